@@ -1,0 +1,108 @@
+/* backend.h - the seam between the engine and what computes: a whole step at a time.
+ *
+ * The engine decides which rows run and owns the numbers of pages and slots; the backend owns their memory, runs embed ->
+ * layers -> head and chooses the tokens.  cpu/ is the only backend now (a PJRT backend compiles whole graphs, so nothing
+ * finer than a step fits both).  Thread: engine.  Memory: everything at open.
+ * Test: tests/unit/test_golden.c, tests/unit/test_exact.c */
+#ifndef LG_BACKEND_BACKEND_H
+#define LG_BACKEND_BACKEND_H
+
+#include "base/pool.h"
+#include "model/weights.h"
+
+typedef struct lg_backend lg_backend;
+
+typedef struct lg_backend_opt {
+    uint32_t n_slot;  /* sequence states */
+    uint32_t n_page;  /* KV pages of LG_PAGE_TOK positions (all attention layers together) */
+    uint32_t max_tok; /* rows in a step */
+    uint32_t max_seq; /* sequences in a step */
+    uint32_t max_out; /* logits rows in a step */
+    uint32_t n_sample_vocab; /* ids from here up are never sampled */
+    /* For tests: called with every intermediate of a step, [n_row][n_col] with ld.  NULL in use. */
+    void (*trace)(void *ctx, int layer, const char *name, const float *data, size_t n_row,
+                  size_t n_col, size_t ld);
+    void *trace_ctx;
+} lg_backend_opt;
+
+/* Bytes that the options would take; no allocation happens. */
+typedef struct lg_backend_plan {
+    uint64_t page_bytes;    /* one page, all attention layers */
+    uint64_t slot_bytes;    /* one slot, all GDN layers */
+    uint64_t scratch_bytes; /* step scratch for max_tok, max_seq, max_out */
+} lg_backend_plan;
+void lg_backend_plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
+                           lg_backend_plan *plan);
+
+/* Open on borrowed weights and pool.  LG_E_NOMEM, LG_E_UNSUPPORTED. */
+lg_status lg_backend_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
+                          lg_backend **be, lg_err *err);
+void lg_backend_close(lg_backend **be);
+
+/* ---- sample.c: logits row -> token ---- */
+
+/* How one sequence samples, and what it has produced.  Owned by the engine's sequence. */
+typedef struct lg_sampler {
+    lg_params params;    /* seed filled */
+    const lg_bias *bias; /* sorted by id */
+    uint32_t n_bias;
+    const uint32_t *ids;     /* prompt then produced ids */
+    uint32_t n_prompt, n_id; /* produced = ids[n_prompt .. n_id) */
+} lg_sampler;
+
+typedef struct lg_sampled {
+    uint32_t id;
+    float
+        logprob; /* of id, natural log, before temperature and filters (after bias and penalties) */
+    uint32_t n_top;
+    lg_top top[LG_MAX_TOP];
+    bool nonfinite; /* the row held NaN or infinity: id means nothing */
+} lg_sampled;
+
+/* One sequence's rows in a step. */
+typedef struct lg_batch_seq {
+    uint32_t slot; /* state slot */
+    uint32_t
+        pos; /* tokens already in the state = position of the first row; 0: the slot's content is not read */
+    uint32_t n_tok; /* rows, >= 1 */
+    uint32_t tok0;  /* first row in lg_batch.tok */
+    uint32_t
+        page0; /* first entry in lg_batch.page; entry i holds positions i * LG_PAGE_TOK ... */
+    uint32_t n_out;            /* the last n_out rows give logits (0: none yet) */
+    const lg_sampler *sampler; /* chooses a token from the last row; NULL: logits only */
+} lg_batch_seq;
+
+/* A step.  Rows of one sequence are consecutive; a sequence appears at most once. */
+typedef struct lg_batch {
+    const uint32_t *tok; /* [n_tok] ids */
+    uint32_t n_tok;
+    const lg_batch_seq *seq; /* [n_seq] */
+    uint32_t n_seq;
+    const uint32_t *page; /* page numbers */
+    uint32_t n_page;
+} lg_batch;
+
+typedef struct lg_step_out {
+    lg_sampled *sampled; /* [n_seq] storage of the caller; filled where sampler is set */
+    const float *
+        logits; /* [sum n_out][n_vocab], in order of sequences; backend's, until the next step */
+    size_t ld_logits;
+} lg_step_out;
+
+/* Run one step.  Collective over ranks later.  Returns LG_OK or LG_E_BACKEND. */
+lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *out);
+
+/* Choose from one logits row of n_vocab floats, which it may overwrite; ids >= n_sample_vocab are never chosen.
+ * `work`: lg_sample_work_bytes(n_vocab) bytes of the calling thread. */
+void lg_sample(const lg_sampler *s, float *logits, uint32_t n_vocab, uint32_t n_sample_vocab,
+               void *work, lg_sampled *out);
+size_t lg_sample_work_bytes(uint32_t n_vocab);
+
+/* ---- state of a slot, for tests (and snapshots later) ---- */
+
+/* Copy the recurrent state of GDN layer `layer` of a slot that holds n_tok tokens, open rows folded in: s [n_v_head][d_k][d_v];
+ * conv [3][conv_dim] raw rows, oldest first.  Either may be NULL. */
+void lg_backend_read_state(const lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t layer,
+                           float *s, float *conv);
+
+#endif

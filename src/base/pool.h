@@ -1,0 +1,37 @@
+/* pool.h - the thread pool that runs all heavy loops.
+ *
+ * The caller of lg_pool_run takes part as thread 0.  Workers are pinned to the allowed processors in order (one each,
+ * when there are at least as many processors as threads), spin a few microseconds for the next loop, then sleep on a
+ * futex-backed condition: an idle process uses no processor time, and a busy machine is yielded to.  Bodies neither
+ * allocate nor lock.  Thread: one caller at a time.  Test: tests/unit/test_pool.c */
+#ifndef LG_BASE_POOL_H
+#define LG_BASE_POOL_H
+
+#include "base/diag.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct lg_pool lg_pool;
+
+/* One task of a parallel loop: `task` in [0, n_task), `thread` in [0, lg_pool_n_thread). */
+typedef void lg_pool_body(void *ctx, size_t task, int thread);
+
+/* Start a pool of n_thread threads including the caller; 0 = physical cores of the allowed set (a cgroup processor limit
+ * counts).  Returns LG_OK; LG_E_NOMEM; LG_E_ARG when n_thread is below 0 or above 1024; LG_E_INTERNAL when a thread does
+ * not start.  The caller owns *pool. */
+lg_status lg_pool_open(int n_thread, lg_pool **pool, lg_err *err);
+
+/* Stop the threads, free, set *pool to NULL.  NULL is allowed. */
+void lg_pool_close(lg_pool **pool);
+
+int lg_pool_n_thread(const lg_pool *pool);
+
+/* Run body for every task; returns when all are done.  Tasks are handed out in ascending order from a shared counter, so
+ * put the biggest first.  pool == NULL runs them on the caller.  Which thread runs a task never changes a result. */
+void lg_pool_run(lg_pool *pool, size_t n_task, lg_pool_body *body, void *ctx);
+
+/* Number of threads that `n_thread = 0` means here. */
+int lg_pool_default_n_thread(void);
+
+#endif

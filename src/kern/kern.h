@@ -1,0 +1,201 @@
+/* kern.h - contracts of all compute kernels: the map of src/kern.
+ *
+ * ref/     obvious C, the oracle
+ * avx2/    AVX2 + FMA + F16C
+ * avx512/  AVX-512 F/BW/DQ/VL
+ * kern.c   picks one table from CPUID; LG_CPU=ref|avx2|avx512 in the environment forces a lower level
+ *
+ * THE RULE.  An output row depends on its own input row only, and every sum has one order, the same at every level, for
+ * every tile shape, thread count and batch.  So all levels give the same bits, and a test compares them with memcmp.
+ *   - A multiply-add is fused (fmaf); built with -ffp-contract=off, so nothing else is.
+ *   - gemm: per output channel, k ascending, one accumulator that starts at +0:  acc = fmaf(x[k], w[k], acc).
+ *     Channels are the vector lanes, so width never changes the order.  Blocks over k keep the accumulator in memory.
+ *   - reductions over a row (norms, dot): 16 lanes, lane j takes j, j+16, j+32 ... ascending (missing elements are
+ *     skipped), then lanes are added pairwise: j and j+8, then +4, +2, +1.
+ *   - exp and what is made of it (sigmoid, silu): lg_expf of kern/vmath.h, whose vector forms do the same operations.
+ *   - attention: fixed pages of LG_PAGE_TOK positions, each with its own maximum and sums, merged in ascending order.
+ *   - GDN: row form (docs/MODEL.md), LG_GDN_C rows a block.
+ *   - a token's experts are added in ascending expert id.
+ *
+ * Names: M or n_row tokens, n_out output channels, n_in input width, d head width, ld_* distance between rows in
+ * elements.  All activations are float.  Kernels return nothing, allocate nothing and run on the calling thread; callers
+ * cut the work (panels, rows, heads) and hand the pieces to the pool.  Zero rows or zero panels are legal.
+ * Test: tests/unit/test_kern.c (every entry of every level against ref, odd sizes, guard pages; --bench). */
+#ifndef LG_KERN_KERN_H
+#define LG_KERN_KERN_H
+
+#include "base/diag.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define LG_NR       16 /* output channels in one weight panel */
+#define LG_PAGE_TOK 64 /* positions in one KV page */
+#define LG_GDN_C    32 /* rows a GDN slot keeps open before they are folded into its state */
+#define LG_CONV_K   4  /* taps of the causal convolution: three earlier rows are kept */
+
+/* Types of stored numbers. */
+typedef enum lg_dtype { LG_F32, LG_BF16, LG_F16, LG_E4M3, LG_N_DTYPE } lg_dtype;
+
+/* Bytes of one element. */
+size_t lg_dtype_bytes(lg_dtype type);
+const char *lg_dtype_name(lg_dtype type); /* "F32" "BF16" "F16" "F8_E4M3" */
+
+/* A weight matrix [n_out][n_in] in panel layout: panel p holds channels 16p .. 16p+15 as [n_in][16] elements; channels past
+ * n_out are zero.  Panels are 64-byte aligned and contiguous.  Borrowed memory. */
+typedef struct lg_mat {
+    lg_dtype type;
+    uint32_t n_out, n_in;
+    const void *panel; /* ceil(n_out/16) x n_in x 16 elements */
+    const float *
+        scale; /* LG_E4M3: [ceil(n_out/128)][ceil(n_in/128)], weight = float(element) * scale; else NULL */
+} lg_mat;
+
+static inline uint32_t lg_mat_n_panel(const lg_mat *w) {
+    return (w->n_out + LG_NR - 1) / LG_NR;
+}
+
+/* One value head of one sequence in gdn_rows.  The memory S [dk][dv] as of the last multiple of LG_GDN_C tokens, plus
+ * n_open rows since: key k_l, written delta d_l, cumulative log-decay G_l.  For every new token, in order:
+ *     G = G_last + g  (G_last = 0 right after a fold);  e = exp(G)
+ *     r = e (k S);  p = e (q S)                                 sums over dk ascending
+ *     for every open row l ascending:  w = exp(G - G_l);  r += (w (k . k_l)) d_l;   p += (w (q . k_l)) d_l
+ *     d = beta (v - r);   o = p + (q . k) d;   append row (k, d, G)      dots over dk ascending, sums fused
+ *     when LG_GDN_C rows are open:  S = exp(G_C) S;  for l ascending: S[i][:] += (exp(G_C - G_l) k_l[i]) d_l[:];  n_open = 0
+ * Prefill evaluates the same expressions as blocked products; bits do not depend on how tokens are cut into calls. */
+typedef struct lg_gdn_arg {
+    uint32_t dk, dv;
+    uint32_t n_tok;
+    uint32_t n_open; /* rows open before this call, = position % LG_GDN_C */
+    bool
+        has_init; /* false: S is zero by definition and its memory is not read (then n_open is 0) */
+    const float *q, *k; /* [n_tok][ld_qk]: normalised, q scaled by dk^-1/2 */
+    size_t ld_qk;
+    const float *v; /* [n_tok][ld_v] */
+    size_t ld_v;
+    const float *g,
+        *beta; /* [n_tok * ld_g]: log decay (<= 0) and write strength of this head */
+    size_t ld_g;
+    float *o; /* [n_tok][ld_o] */
+    size_t ld_o;
+    float *s; /* [dk][dv], updated in place at folds */
+    const float *
+        open_k; /* [dk][LG_GDN_C]: open keys, one a column; shared by the value heads of a key head, so the
+                              caller appends to it with gdn_keep_k after all of them have run */
+    float *open_d;  /* [LG_GDN_C][dv], updated */
+    float *open_g;  /* [LG_GDN_C], updated */
+    float *scratch; /* lg_gdn_scratch_floats(dk, dv) floats, 64-byte aligned */
+} lg_gdn_arg;
+
+/* Floats of scratch that gdn_rows may use. */
+size_t lg_gdn_scratch_floats(uint32_t dk, uint32_t dv);
+
+/* One page of attention for one KV head.  Running (m, l, acc) of every query row is merged with this page:
+ *     s_j = scale * (q . k_j)   (dot over d ascending);  m_b = max_j s_j;  p_j = exp(s_j - m_b)
+ *     l_b = sum_j p_j;  a_b = sum_j p_j v_j                            (j ascending, fused)
+ *     first page:  (m, l, acc) = (m_b, l_b, a_b)
+ *     else m' = max(m, m_b);  c = exp(m - m');  c_b = exp(m_b - m');  l = fmaf(l_b, c_b, l c);  acc = fmaf(a_b, c_b, acc c)
+ * A row with n_see == 0 in this page is left as it is. */
+typedef struct lg_attn_arg {
+    uint32_t d;     /* head width */
+    uint32_t n_q;   /* query rows */
+    const float *q; /* [n_q][ld_q] */
+    size_t ld_q;
+    const uint32_t *n_see; /* [n_q]: positions of this page the row may see, 0 .. LG_PAGE_TOK */
+    bool first;            /* nothing merged yet */
+    const float *k_page;   /* [d][LG_PAGE_TOK]: keys, one position a column */
+    const float
+        *v_page;  /* [LG_PAGE_TOK][d]; positions never written may hold anything, also NaN */
+    float scale;  /* d^-1/2 */
+    float *m, *l; /* [n_q] */
+    float *acc;   /* [n_q][d] */
+} lg_attn_arg;
+
+typedef struct lg_kern {
+    const char *name; /* "ref", "avx2", "avx512" */
+
+    /* y[r][c] = sum_k x[row(r)][k] W[c][k] for channels c of panels [panel0, panel0 + n_panel), absolute channel index c < n_out;
+     * row(r) = row_idx ? row_idx[r] : r.  Overwrites y there, touches nothing else of y. */
+    void (*gemm)(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const float *x,
+                 size_t ld_x, const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y);
+
+    /* y = x / sqrt(mean(x^2) + eps) * w, n elements (w already holds 1 + weight where the model says so).  y may be x.
+     * scale = 1 / sqrtf(sum / n + eps);  y = (x * scale) * w. */
+    void (*rmsnorm)(const float *x, const float *w, float eps, uint32_t n, float *y);
+
+    /* y = x / sqrt(sum(x^2) + eps) * scale.  y may be x. */
+    void (*l2norm)(const float *x, float eps, float scale, uint32_t n, float *y);
+
+    /* sum_i x_i y_i in the 16-lane order. */
+    float (*dot)(const float *x, const float *y, uint32_t n);
+
+    /* y += x. */
+    void (*add)(const float *x, uint32_t n, float *y);
+
+    /* y = fmaf(a, x, y). */
+    void (*axpy)(float a, const float *x, uint32_t n, float *y);
+
+    /* y = silu(gate) * up, silu(t) = t / (1 + exp(-t)).  y may be gate or up. */
+    void (*swiglu)(const float *gate, const float *up, uint32_t n, float *y);
+
+    /* y = x * sigmoid(gate).  y may be x. */
+    void (*sigmoid_mul)(const float *x, const float *gate, uint32_t n, float *y);
+
+    /* One row of the GDN output norm: y = (x / sqrt(mean(x^2) + eps)) * w * silu(z), evaluated left to right. */
+    void (*gated_norm)(const float *x, const float *w, const float *z, float eps, uint32_t n,
+                       float *y);
+
+    /* Rotate the first n_rot elements of x in half-split pairs (i, i + n_rot/2) by cos/sin [n_rot/2]:
+     * lo' = fmaf(lo, cos, -(hi sin)), hi' = fmaf(hi, cos, lo sin). */
+    void (*rope)(float *x, const float *cos, const float *sin, uint32_t n_rot);
+
+    /* Causal convolution over n_tok rows of channels [0, n_ch) of one sequence, then SiLU:
+     *     u_t[c] = ((w[c][0] x_{t-3} + w[c][1] x_{t-2}) + w[c][2] x_{t-1}) + w[c][3] x_t   (fused from +0, taps ascending)
+     * x: [n_tok][ld_x] raw rows.  prev: [3][ld_prev] the raw rows before them, oldest first, read when has_init (else
+     * zero) and replaced by the last three rows seen.  w_tap: [LG_CONV_K][ld_w], one tap a row.  u: [n_tok][ld_u], not x. */
+    void (*conv_silu)(const float *x, size_t ld_x, uint32_t n_tok, uint32_t n_ch,
+                      const float *w_tap, size_t ld_w, bool has_init, float *prev,
+                      size_t ld_prev, float *u, size_t ld_u);
+
+    void (*gdn_rows)(const lg_gdn_arg *a);
+
+    void (*attn_page)(const lg_attn_arg *a);
+
+    /* Largest element and its index (lowest on ties); NaN anywhere gives index UINT32_MAX. */
+    uint32_t (*argmax)(const float *x, uint32_t n, float *max);
+} lg_kern;
+
+/* The table for this processor, chosen once (thread-safe); LG_CPU forces a lower level, and an unknown or unavailable name
+ * in it is reported once on standard error and ignored. */
+const lg_kern *lg_kern_get(void);
+
+/* A level by name, or NULL when this processor or build lacks it.  For tests and benchmarks. */
+const lg_kern *lg_kern_level(const char *name);
+
+/* Processor features found, for --version: "avx2 fma f16c". Borrowed, static. */
+const char *lg_kern_features(void);
+
+/* ---- Not dispatched: small, once a token or once a step ---- */
+
+/* Append the last open keys of one key head after gdn_rows of all its value heads: k [n_tok][ld_k], n_open as in lg_gdn_arg;
+ * open_k [dk][LG_GDN_C].  Returns the rows open afterwards. */
+uint32_t lg_gdn_keep_k(const float *k, size_t ld_k, uint32_t dk, uint32_t n_tok,
+                       uint32_t n_open, float *open_k);
+
+/* log decay and write strength of one token's value heads: g = neg_exp_a * softplus(a + dt_bias), beta = sigmoid(b);
+ * softplus(x) = max(x, 0) + log1p(exp(-|x|)).  n heads. */
+void lg_gdn_gates(const float *a, const float *b, const float *neg_exp_a, const float *dt_bias,
+                  uint32_t n, float *g, float *beta);
+
+/* cos and sin of position pos for n_rot/2 pairs: pos * theta^(-2i/n_rot), angles in double, results rounded to float. */
+void lg_rope_table(uint32_t pos, double theta, uint32_t n_rot, float *cos, float *sin);
+
+/* The k largest of n router logits, best first, ties to the lower id; weight = exp(logit - max) renormalised over the k
+ * (softmax over all, top-k, renormalise is the same).  k <= n. */
+void lg_router_topk(const float *logit, uint32_t n, uint32_t k, uint32_t *id, float *weight);
+
+/* Store one token's key and value of one KV head at position j of a page (layouts of lg_attn_arg). */
+void lg_kv_store(const float *k, const float *v, uint32_t d, uint32_t j, float *k_page,
+                 float *v_page);
+
+#endif

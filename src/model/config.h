@@ -1,0 +1,52 @@
+/* config.h - what config.json and generation_config.json say, checked.
+ *
+ * Fails closed: every field is understood, known to be harmless, or refused by name.  Test: tests/unit/test_config.c */
+#ifndef LG_MODEL_CONFIG_H
+#define LG_MODEL_CONFIG_H
+
+#include "base/json.h"
+
+#define LG_MAX_LAYER 256
+#define LG_MAX_EOS   8
+
+typedef enum { LG_LAYER_GDN, LG_LAYER_ATTN } lg_layer_kind;
+
+typedef struct lg_config {
+    char model_type[32]; /* "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_text" */
+    bool nested;         /* tensors are named model.language_model.*, not model.* */
+    uint32_t n_vocab;    /* rows of embedding and head */
+    uint32_t n_embd;     /* H, hidden size */
+    uint32_t n_layer;
+    uint8_t layer[LG_MAX_LAYER]; /* lg_layer_kind of each */
+    uint32_t n_ctx_max;          /* max_position_embeddings */
+    float eps;                   /* rms_norm_eps */
+    bool tied;                   /* head = embedding */
+    /* attention */
+    uint32_t n_head, n_kv_head, d_head;
+    uint32_t n_rot; /* rotated dims = partial_rotary_factor * d_head */
+    double rope_theta;
+    /* GDN */
+    uint32_t n_k_head, n_v_head, d_k,
+        d_v; /* value head h uses key head h / (n_v_head / n_k_head) */
+    /* MLP: dense when n_expert == 0 */
+    uint32_t n_ff; /* dense intermediate size */
+    uint32_t n_expert, n_expert_tok, n_ff_expert, n_ff_shared;
+    uint32_t n_mtp_layer; /* draft layers in the file */
+    bool fp8;             /* quantization_config: fp8, e4m3, 128 x 128 blocks */
+    /* generation defaults (generation_config.json; without the file: greedy, eos of config.json) */
+    uint32_t n_eos, eos[LG_MAX_EOS];
+    bool do_sample;
+    float temperature, top_p, min_p, repetition_penalty;
+    uint32_t top_k;
+} lg_config;
+
+static inline uint32_t lg_config_conv_dim(const lg_config *c) {
+    return 2 * c->n_k_head * c->d_k + c->n_v_head * c->d_v;
+}
+
+/* Read and check PATH/config.json and, if it exists, PATH/generation_config.json.
+ * Returns LG_OK; LG_E_IO; LG_E_FORMAT (a value is malformed, out of range or contradicts another); LG_E_UNSUPPORTED (well
+ * formed, but a value we do not implement).  err names file and field, found and expected. */
+lg_status lg_config_load(lg_config *c, const char *path, lg_err *err);
+
+#endif

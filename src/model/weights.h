@@ -1,0 +1,83 @@
+/* weights.h - one struct for the model's weights, filled from any file format.
+ *
+ * Names -> fields, every tensor consumed exactly once, then packed into the kernels' panel layout (kern.h).  Vision and MTP
+ * tensors are known and listed as skipped.  Memory: one block per weight kind, owned by lg_weights, until close.
+ * Test: tests/unit/test_weights.c (at least 60 corrupted folders), tests/unit/test_golden.c */
+#ifndef LG_MODEL_WEIGHTS_H
+#define LG_MODEL_WEIGHTS_H
+
+#include "base/pool.h"
+#include "kern/kern.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+
+/* Two-layer gated MLP: down(silu(gate x) * up x).  Dense MLP, shared expert or one routed expert. */
+typedef struct lg_mlp_w {
+    lg_mat gate, up; /* [n_ff][n_embd] */
+    lg_mat down;     /* [n_embd][n_ff] */
+} lg_mlp_w;
+
+typedef struct lg_layer_w {
+    lg_layer_kind kind;
+    const float *in_norm;   /* [n_embd], 1 + w */
+    const float *post_norm; /* [n_embd], 1 + w */
+    /* LG_LAYER_ATTN */
+    lg_mat q;            /* [n_head * 2 * d_head][n_embd]: per head query then gate */
+    lg_mat k, v;         /* [n_kv_head * d_head][n_embd] */
+    lg_mat o;            /* [n_embd][n_head * d_head] */
+    const float *q_norm; /* [d_head], 1 + w */
+    const float *k_norm; /* [d_head], 1 + w */
+    /* LG_LAYER_GDN */
+    lg_mat qkv;             /* [conv_dim][n_embd]: q | k | v */
+    lg_mat z;               /* [n_v_head * d_v][n_embd] */
+    lg_mat b, a;            /* [n_v_head][n_embd] */
+    lg_mat out;             /* [n_embd][n_v_head * d_v] */
+    const float *conv;      /* [LG_CONV_K][conv_dim]: one tap a row */
+    const float *neg_exp_a; /* [n_v_head], -exp(A_log) */
+    const float *dt_bias;   /* [n_v_head] */
+    const float *gdn_norm;  /* [d_v], w itself */
+    /* MLP */
+    lg_mlp_w mlp;     /* dense (n_expert == 0) */
+    lg_mat router;    /* [n_expert][n_embd] */
+    lg_mlp_w *expert; /* [n_expert] */
+    lg_mlp_w shared;
+    const float *shared_gate; /* [n_embd] */
+} lg_layer_w;
+
+typedef struct lg_weights {
+    lg_config cfg;
+    lg_layer_w *layer;       /* [n_layer] */
+    lg_view embed;           /* [n_vocab][n_embd], rows as in the file (mapped) */
+    lg_mat head;             /* [n_vocab][n_embd] */
+    const float *final_norm; /* [n_embd], 1 + w */
+    uint64_t weight_bytes;   /* resident: packed blocks + the embedding */
+    uint64_t n_param, n_param_active;
+    uint32_t n_skipped; /* vision and MTP tensors left out */
+    uint64_t skipped_bytes;
+    struct lg_weights_own *own; /* mapping and blocks */
+} lg_weights;
+
+/* Load folder `path` with the pool's threads.  The caller owns *w.  progress may be NULL.
+ * Returns LG_OK; LG_E_IO, LG_E_FORMAT, LG_E_UNSUPPORTED naming file, tensor or field, found and expected; LG_E_NOMEM;
+ * LG_E_CANCELLED. */
+lg_status lg_weights_open(const char *path, lg_pool *pool, lg_progress_fn *progress,
+                          void *progress_ctx, lg_weights **w, lg_err *err);
+void lg_weights_close(lg_weights **w);
+
+/* Check config and every tensor's name, type and shape without packing (what `inspect` and the loader tests use); fills
+ * *w's cfg, counts and sizes; lg_mat fields have no data. */
+lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err);
+
+/* Row `id` of the embedding as float; y [n_embd]. */
+void lg_weights_embed(const lg_weights *w, uint32_t id, float *y);
+
+/* ---- pack.c: row-major file views -> panels ---- */
+
+/* Bytes of the panels of a matrix. */
+uint64_t lg_pack_bytes(lg_dtype type, uint32_t n_out, uint32_t n_in);
+
+/* Pack panels [panel0, panel0 + n_panel) of a row-major [n_out][n_in] source (any alignment) into dst, the matrix's panel block. */
+void lg_pack_panels(lg_dtype type, const uint8_t *src, uint32_t n_out, uint32_t n_in,
+                    uint32_t panel0, uint32_t n_panel, void *dst);
+
+#endif
