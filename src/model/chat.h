@@ -1,7 +1,7 @@
 /* chat.h - the Qwen3.5 chat format, rendered by C code into one text whose spans are scaffold or content.
  *
- * docs/MODEL.md, section "Chat format", is the specification.  Content of user, system and tool messages and of tool
- * definitions never matches a control token; in assistant history only the format's own think and tool-call tags do.
+ * docs/CHAT.md is the specification.  Content of user, system and tool messages and of tool definitions never matches
+ * a control token; in assistant history only the format's own think and tool-call tags do.
  * Thread: any.  Test: tests/unit/test_chat.c (all golden conversations) */
 #ifndef LG_MODEL_CHAT_H
 #define LG_MODEL_CHAT_H
@@ -15,6 +15,8 @@ typedef struct lg_chat_opt {
     bool add_generation_prompt;
     bool no_think; /* enable_thinking given and exactly false */
     bool add_vision_id;
+    /* Arguments of a call may also be JSON text, as OpenAI clients send them; without this that is an error. */
+    bool parse_arguments;
 } lg_chat_opt;
 
 /* The rendered prompt.  Caller's storage; = {0} before, lg_chat_fini after. */
