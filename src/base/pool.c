@@ -1,0 +1,191 @@
+/* pool.c - the thread pool: see pool.h.
+ *
+ * A loop is published by setting OPEN in `state`, whose other bits count the workers inside it.  Workers enter while it is
+ * open, the caller closes it once the tasks have run out and waits until nobody is inside.  A worker that wakes too late
+ * finds the loop closed, so a short loop never waits for a sleeper.
+ * `loop` counts loops: workers watch it for a few microseconds, then sleep on it; the caller sleeps on `state`. */
+#include "base/pool.h"
+
+#include "base/clock.h"
+#include "base/cpus.h"
+#include "base/mem.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define OPEN    0x80000000u
+#define SPIN_US 20   /* how long a thread watches before it sleeps */
+#define N_MAX   1024 /* threads of a pool */
+#define LINE    64   /* bytes of a cache line */
+#define N_PAUSE 32   /* pauses between two looks at the clock */
+
+typedef struct worker {
+    lg_pool *pool;
+    pthread_t id;
+    int thread; /* 1 .. n_thread - 1 */
+    int cpu;    /* processor to stay on, or -1 */
+} worker;
+
+struct lg_pool {
+    int n_thread, n_started; /* threads with the caller; workers started */
+    uint64_t spin_us;
+    lg_pool_body *body; /* of the open loop, with ctx and n_task */
+    void *ctx;
+    size_t n_task;
+    _Alignas(LINE) _Atomic size_t next;     /* first task not handed out */
+    _Alignas(LINE) _Atomic uint32_t state;  /* OPEN | workers inside */
+    _Alignas(LINE) _Atomic uint32_t loop;   /* loops published */
+    _Alignas(LINE) _Atomic uint32_t n_idle; /* workers about to sleep or asleep */
+    _Atomic bool stop;
+    worker worker[];
+};
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+static void sleep_on(_Atomic uint32_t *word, uint32_t value) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void wake(_Atomic uint32_t *word, int n) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+/* Watch *word until it differs from value or the time is over.  Returns whether it differs. */
+static bool watch(_Atomic uint32_t *word, uint32_t value, uint64_t spin_us) {
+    if (atomic_load_explicit(word, memory_order_acquire) != value) return true;
+    if (spin_us == 0) return false;
+    uint64_t end = lg_clock_us() + spin_us;
+    do {
+        for (int i = 0; i < N_PAUSE; i++) {
+            if (atomic_load_explicit(word, memory_order_acquire) != value) return true;
+            relax();
+        }
+    } while (lg_clock_us() < end);
+    return false;
+}
+
+static void run_tasks(lg_pool *p, int thread) {
+    for (;;) {
+        size_t task = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+        if (task >= p->n_task) return;
+        p->body(p->ctx, task, thread);
+    }
+}
+
+/* Take part in the open loop, if there is one. */
+static void join_loop(lg_pool *p, int thread) {
+    uint32_t s = atomic_load_explicit(&p->state, memory_order_relaxed);
+    do {
+        if (!(s & OPEN)) return;
+    } while (!atomic_compare_exchange_weak_explicit(&p->state, &s, s + 1, memory_order_acquire,
+                                                    memory_order_relaxed));
+    run_tasks(p, thread);
+    if (atomic_fetch_sub_explicit(&p->state, 1, memory_order_acq_rel) == 1) wake(&p->state, 1);
+}
+
+static void *work(void *arg) {
+    worker *w = arg;
+    lg_pool *p = w->pool;
+    uint32_t seen = 0;
+    if (w->cpu >= 0) {
+        cpu_set_t set[LG_CPUS_MAX / CPU_SETSIZE];
+        memset(set, 0, sizeof set);
+        CPU_SET_S((size_t)w->cpu, sizeof set, set);
+        sched_setaffinity(0, sizeof set, set);
+    }
+    for (;;) {
+        while (!watch(&p->loop, seen, p->spin_us)) {
+            atomic_fetch_add(&p->n_idle, 1);
+            if (atomic_load(&p->loop) == seen) sleep_on(&p->loop, seen);
+            atomic_fetch_sub(&p->n_idle, 1);
+        }
+        seen = atomic_load_explicit(&p->loop, memory_order_acquire);
+        if (atomic_load_explicit(&p->stop, memory_order_acquire)) return NULL;
+        join_loop(p, w->thread);
+    }
+}
+
+int lg_pool_default_n_thread(void) {
+    int cpu[N_MAX], n_core, limit = lg_cpus_quota();
+    lg_cpus_list(cpu, N_MAX, &n_core);
+    return limit < n_core ? limit : n_core;
+}
+
+lg_status lg_pool_open(int n_thread, lg_pool **pool, lg_err *err) {
+    *pool = NULL;
+    if (n_thread < 0 || n_thread > N_MAX)
+        return LG_FAIL(err, LG_E_ARG, "%d threads asked for, expected 0 to %d", n_thread,
+                       N_MAX);
+    if (n_thread == 0) n_thread = lg_pool_default_n_thread();
+    lg_pool *p = lg_mem_alloc(sizeof *p + (size_t)n_thread * sizeof p->worker[0]);
+    if (!p) return LG_FAIL(err, LG_E_NOMEM, "no memory for %d threads", n_thread);
+    int cpu[N_MAX], n_cpu = lg_cpus_list(cpu, N_MAX, NULL);
+    p->n_thread = n_thread;
+    p->spin_us = n_cpu >= n_thread ? SPIN_US : 0;
+    for (int t = 1; t < n_thread; t++) {
+        worker *w = &p->worker[t];
+        *w = (worker){.pool = p, .thread = t, .cpu = n_cpu >= n_thread ? cpu[t] : -1};
+        int rc = pthread_create(&w->id, NULL, work, w);
+        if (rc != 0) {
+            lg_pool_close(&p);
+            return LG_FAIL(err, LG_E_INTERNAL, "thread %d of %d did not start: %s", t, n_thread,
+                           strerror(rc));
+        }
+        p->n_started++;
+    }
+    *pool = p;
+    return LG_OK;
+}
+
+void lg_pool_close(lg_pool **pool) {
+    lg_pool *p = *pool;
+    if (!p) return;
+    atomic_store(&p->stop, true);
+    atomic_fetch_add(&p->loop, 1);
+    wake(&p->loop, INT_MAX);
+    for (int t = 1; t <= p->n_started; t++) pthread_join(p->worker[t].id, NULL);
+    LG_FREE(*pool);
+}
+
+int lg_pool_n_thread(const lg_pool *pool) {
+    return pool ? pool->n_thread : 1;
+}
+
+/* Close the loop and wait until the last worker has left it. */
+static void finish(lg_pool *p) {
+    uint32_t s = atomic_fetch_and_explicit(&p->state, ~OPEN, memory_order_acq_rel) & ~OPEN;
+    while (s != 0) {
+        if (!watch(&p->state, s, p->spin_us)) sleep_on(&p->state, s);
+        s = atomic_load_explicit(&p->state, memory_order_acquire);
+    }
+}
+
+void lg_pool_run(lg_pool *pool, size_t n_task, lg_pool_body *body, void *ctx) {
+    lg_pool *p = pool;
+    if (!p || p->n_thread == 1 || n_task <= 1) {
+        for (size_t task = 0; task < n_task; task++) body(ctx, task, 0);
+        return;
+    }
+    p->body = body;
+    p->ctx = ctx;
+    p->n_task = n_task;
+    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->state, OPEN, memory_order_release);
+    atomic_fetch_add(&p->loop, 1);
+    size_t n_idle = atomic_load(&p->n_idle);
+    if (n_idle > 0) wake(&p->loop, (int)(n_idle < n_task - 1 ? n_idle : n_task - 1));
+    run_tasks(p, 0);
+    finish(p);
+}
