@@ -38,13 +38,17 @@ struct lg_json {
 
 typedef struct lg_json_doc lg_json_doc;
 
-/* Parse text[len_bytes].  max_depth: deepest nesting of arrays and objects allowed (e.g. 64).  `what` names the source in
+#define LG_JSON_MAX_DEPTH 4096 /* the deepest nesting that any caller can allow */
+
+/* Parse text[len_bytes].  max_depth: deepest nesting of arrays and objects allowed (e.g. 64;
+ * LG_JSON_MAX_DEPTH at most).  `what` names the source in
  * messages (a file path or "request body").  On LG_OK *doc is the caller's (close it) and borrows nothing from text.
- * Returns LG_E_FORMAT with "what: byte N: ..." for anything not strict JSON; LG_E_NOMEM. */
+ * Returns LG_E_FORMAT with "what: byte N: ..." for anything not strict JSON or above 4 GiB; LG_E_NOMEM. */
 lg_status lg_json_parse(const char *text, size_t len_bytes, unsigned max_depth,
                         const char *what, lg_json_doc **doc, lg_err *err);
 
-/* Read and parse a whole file of at most max_bytes.  Adds LG_E_IO for a file that cannot be read. */
+/* Read and parse a whole file of at most max_bytes.  Adds LG_E_IO for what cannot be read or is no
+ * regular file, and LG_E_FORMAT for a larger one. */
 lg_status lg_json_load(const char *path, size_t max_bytes, unsigned max_depth,
                        lg_json_doc **doc, lg_err *err);
 

@@ -1,7 +1,7 @@
 /* utf8.h - UTF-8 as Python's decoder reads it.
  *
  * Invalid input becomes U+FFFD once per maximal ill-formed subpart (Unicode 15, section 3.9, table 3-8), which is what
- * bytes.decode("utf-8", "replace") does.  Test: tests/unit/test_base.c */
+ * bytes.decode("utf-8", "replace") does.  Test: tests/unit/test_utf8.c */
 #ifndef LG_BASE_UTF8_H
 #define LG_BASE_UTF8_H
 
