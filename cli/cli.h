@@ -1,0 +1,36 @@
+/* cli.h - the map of cli/: one entry point for each command of the program `lignum`.
+ *
+ * A command is called with its own arguments; argv[0] is "lignum NAME".  It reads options with getopt_long (optind is
+ * set to start over), and
+ *   - prints its help to standard output and returns 0 for --help (`lignum help NAME` calls it so);
+ *   - returns lg_option_usage(argv[0]) after a wrong option, which getopt_long has already reported;
+ *   - returns 0 when it did its work and 1 when it could not, with the reason on standard error.
+ * To add one: write cli/NAME.c, list it in cli/meson.build, declare it here and add its line to the table in main.c. */
+#ifndef LG_CLI_H
+#define LG_CLI_H
+
+#include "lignum.h"
+
+/* ---- Values of options (option.c) ---- */
+
+/* "lignum run: try 'lignum run --help'" on standard error.  Returns 2, the exit status for wrong usage. */
+int lg_option_usage(const char *argv0);
+
+/* Read a whole number in [min, max] into *out.  On failure names option (such as "--port"), range and text on standard
+ * error, and returns false. */
+bool lg_option_u64(const char *argv0, const char *option, const char *text, uint64_t min,
+                   uint64_t max, uint64_t *out);
+
+/* As lg_option_u64 for an int. */
+bool lg_option_int(const char *argv0, const char *option, const char *text, int min, int max,
+                   int *out);
+
+/* Read a finite number in [min, max]. */
+bool lg_option_float(const char *argv0, const char *option, const char *text, float min,
+                     float max, float *out);
+
+/* Read a size with an optional suffix K, M, G or T (powers of 1024; "iB" or "B" may follow): "8G", "1.5GiB", "4096".
+ * At least 1 byte. */
+bool lg_option_size(const char *argv0, const char *option, const char *text, uint64_t *out);
+
+#endif

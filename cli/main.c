@@ -1,0 +1,72 @@
+/* main.c - the program `lignum`: finds the command and calls it.
+ *
+ * Each command owns its options and its help: see cli.h.  Test: tests/unit/cli_test.sh */
+#include "cli.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} command;
+
+/* Ends with a row of NULLs. */
+static const command table[] = {
+    {NULL, NULL, NULL},
+};
+
+static void print_help(FILE *out) {
+    fputs("Lignum runs language models of the Qwen3.5 family.\n"
+          "\n"
+          "usage: lignum COMMAND [OPTIONS]\n"
+          "\n"
+          "commands:\n",
+          out);
+    for (const command *c = table; c->name; c++)
+        fprintf(out, "  %-9s %s\n", c->name, c->summary);
+    fputs("  help      explain a command: lignum help COMMAND\n"
+          "\n"
+          "options:\n"
+          "  --help     print this\n"
+          "  --version  print version, build, compiler and processor features\n",
+          out);
+}
+
+/* Call a command with argv[0] = "lignum NAME", so that its messages start with that. */
+static int call(const command *c, int argc, char **argv) {
+    char name[64];
+    snprintf(name, sizeof name, "lignum %s", c->name);
+    argv[0] = name;
+    optind = 0;
+    return c->run(argc, argv);
+}
+
+static const command *find(const char *name) {
+    for (const command *c = table; c->name; c++)
+        if (strcmp(c->name, name) == 0) return c;
+    fprintf(stderr, "lignum: no command '%s'; try 'lignum --help'\n", name);
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+        printf("lignum %s\n", lg_version());
+        return 0;
+    }
+    bool help = strcmp(argv[1], "help") == 0;
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (help && argc == 2)) {
+        print_help(stdout);
+        return 0;
+    }
+    const command *c = find(argv[help ? 2 : 1]);
+    if (!c) return 2;
+    if (help) return call(c, 2, (char *[]){argv[2], "--help", NULL});
+    return call(c, argc - 1, argv + 1);
+}
