@@ -67,8 +67,8 @@ typedef struct lg_gdn_arg {
     uint32_t dk, dv;
     uint32_t n_tok;
     uint32_t n_open; /* rows open before this call, = position % LG_GDN_C */
-    bool
-        has_init; /* false: S is zero by definition and its memory is not read (then n_open is 0) */
+    bool has_init; /* position >= LG_GDN_C: S was written.  false: S is zero by definition and its
+                      memory, never written yet, is not read; n_open may still be > 0 */
     const float *q, *k; /* [n_tok][ld_qk]: normalised, q scaled by dk^-1/2 */
     size_t ld_qk;
     const float *v; /* [n_tok][ld_v] */
