@@ -1,0 +1,217 @@
+/* budget.c - how large the pools of an engine are: see engine.h.
+ *
+ * In:  the machine's memory, the model's shape, what the caller asked for.   Out: lg_budget.
+ * Policy: docs/DECISIONS.md, "Memory".  Thread: any.  Memory: none.  Test: tests/unit/test_engine.c */
+#include "engine/engine.h"
+#include "base/num.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GIB ((double)(UINT64_C(1) << 30))
+
+/* ---- what the machine has ---- */
+
+/* First number in a small file after `key` at the start of a line ("" = of the file).  false when there is none. */
+static bool read_number(const char *path, const char *key, uint64_t *out) {
+    FILE *f = fopen(path, "r");
+    if (!f) return false;
+    char line[256];
+    bool found = false;
+    size_t len = strlen(key);
+    while (!found && fgets(line, sizeof line, f)) {
+        if (strncmp(line, key, len) != 0) continue;
+        const char *s = line + len;
+        while (*s == ' ' || *s == ':' || *s == '\t') s++;
+        if (*s < '0' || *s > '9') continue;
+        *out = strtoull(s, NULL, 10);
+        found = true;
+    }
+    fclose(f);
+    return found;
+}
+
+/* Lower *bytes to what one cgroup folder leaves: its limit less what it uses, file cache not counted. */
+static void apply_cgroup(const char *dir, const char *limit_name, const char *usage_name,
+                         const char *cache_key, uint64_t *bytes) {
+    char path[1024];
+    uint64_t limit, used = 0, cache = 0;
+    snprintf(path, sizeof path, "%s/%s", dir, limit_name);
+    if (!read_number(path, "", &limit)) return;
+    snprintf(path, sizeof path, "%s/%s", dir, usage_name);
+    read_number(path, "", &used);
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    read_number(path, cache_key, &cache);
+    used = used > cache ? used - cache : 0;
+    uint64_t left = limit > used ? limit - used : 0;
+    if (left < *bytes) *bytes = left;
+}
+
+/* Apply the limits of a cgroup and of all above it. */
+static void apply_line(const char *root, char *line, uint64_t *bytes) {
+    line[strcspn(line, "\n")] = 0;
+    char *kind = strchr(line, ':');
+    char *group = kind ? strchr(kind + 1, ':') : NULL;
+    if (!group) return;
+    *kind++ = 0;
+    *group++ = 0;
+    bool v2 = strcmp(line, "0") == 0 && *kind == 0;
+    if (!v2 && strcmp(kind, "memory") != 0) return;
+    for (;;) {
+        char dir[768];
+        snprintf(dir, sizeof dir, "%s/sys/fs/cgroup%s%s", root, v2 ? "" : "/memory", group);
+        if (v2) {
+            apply_cgroup(dir, "memory.max", "memory.current", "inactive_file ", bytes);
+        } else {
+            apply_cgroup(dir, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                         "total_inactive_file ", bytes);
+        }
+        char *slash = strrchr(group, '/');
+        if (!slash) return;
+        *slash = 0;
+    }
+}
+
+uint64_t lg_budget_machine(const char *root) {
+    char path[768], line[512];
+    uint64_t kib = 0;
+    snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    uint64_t bytes = read_number(path, "MemAvailable", &kib) ? kib * 1024 : UINT64_MAX;
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f)) apply_line(root, line, &bytes);
+    if (f) fclose(f);
+    return bytes == UINT64_MAX ? 0 : bytes - bytes / 10;
+}
+
+/* ---- what the pools get ---- */
+
+/* One choice of sizes and what it costs. */
+typedef struct fit {
+    const lg_config *cfg;
+    lg_plan_fn *plan;
+    int n_thread;
+    uint64_t weight_bytes;
+    uint32_t n_sample_vocab, n_batch_tok;
+    lg_backend_plan cost;
+    uint64_t fixed_bytes;  /* weights, scratch, slots, our own tables */
+    uint64_t own_bytes;    /* our own tables */
+    uint64_t needed_bytes; /* fixed_bytes and one whole context */
+} fit;
+
+static uint32_t pages_of(uint32_t n_tok) {
+    return (uint32_t)(((uint64_t)n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK);
+}
+
+/* Cost of n_seq slots with contexts of n_ctx. */
+static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
+    uint32_t per_seq = pages_of(n_ctx);
+    b->n_ctx = n_ctx;
+    b->opt = (lg_backend_opt){.n_slot = n_seq,
+                              .n_page = n_seq * per_seq,
+                              .max_tok = f->n_batch_tok,
+                              .max_seq = n_seq,
+                              .max_out = n_seq,
+                              .n_sample_vocab = f->n_sample_vocab};
+    f->plan(f->cfg, &b->opt, f->n_thread, &f->cost);
+    f->own_bytes = lg_state_bytes(n_seq, b->opt.n_page, n_ctx) +
+                   (uint64_t)n_seq * (per_seq * sizeof(uint32_t) + 1024);
+    f->fixed_bytes =
+        f->weight_bytes + f->cost.scratch_bytes + n_seq * f->cost.slot_bytes + f->own_bytes;
+    f->needed_bytes = f->fixed_bytes + per_seq * f->cost.page_bytes;
+}
+
+/* Next smaller choice of what the caller left open; false when there is none. */
+static bool give_way(const lg_options *opt, uint32_t *n_ctx, uint32_t *n_seq) {
+    bool may_seq = opt->n_seq == 0, may_ctx = opt->n_ctx == 0;
+    if (may_seq && *n_seq > 8) {
+        *n_seq /= 2;
+    } else if (may_ctx && *n_ctx / 2 >= 4096) {
+        *n_ctx /= 2;
+    } else if (may_seq && *n_seq > 1) {
+        *n_seq /= 2;
+    } else if (may_ctx && *n_ctx / 2 >= 256) {
+        *n_ctx /= 2;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Longest context, in whole pages, with which n_seq sequences would fit; 0 when none does. */
+static uint32_t longest_ctx(fit *f, uint32_t n_ctx, uint32_t n_seq, uint64_t bytes) {
+    lg_budget b;
+    uint32_t low = 0, high = n_ctx / LG_PAGE_TOK;
+    while (low < high) {
+        uint32_t mid = low + (high - low + 1) / 2;
+        cost(f, mid * LG_PAGE_TOK, n_seq, &b);
+        if (f->needed_bytes <= bytes) {
+            low = mid;
+        } else {
+            high = mid - 1;
+        }
+    }
+    return low * LG_PAGE_TOK;
+}
+
+static lg_status no_room(fit *f, const lg_budget *b, uint64_t bytes, lg_err *err) {
+    uint64_t needed = f->needed_bytes, scratch = f->cost.scratch_bytes;
+    uint32_t n_ctx = b->n_ctx, n_seq = b->opt.n_slot;
+    char way[96] = "";
+    uint32_t shorter = longest_ctx(f, n_ctx, n_seq, bytes);
+    if (shorter) snprintf(way, sizeof way, "--ctx %" PRIu32 " or ", shorter);
+    return LG_FAIL(err, LG_E_NOMEM,
+                   "memory: needed %.3f GiB (weights %.3f, step scratch %.3f, %" PRIu32
+                   " sequences with a context of %" PRIu32
+                   " %.3f), budget %.3f GiB; %s--memory %" PRIu64 "M would fit",
+                   (double)needed / GIB, (double)f->weight_bytes / GIB, (double)scratch / GIB,
+                   n_seq, n_ctx, (double)(needed - f->weight_bytes - scratch) / GIB,
+                   (double)bytes / GIB, way, (needed >> 20) + 1);
+}
+
+static lg_status check(const lg_config *cfg, const lg_options *opt, lg_err *err) {
+    if (opt->n_ctx == 1 || opt->n_ctx > cfg->n_ctx_max)
+        return LG_FAIL(err, LG_E_ARG, "n_ctx: found %u, expected 2 to %u (the model's limit)",
+                       opt->n_ctx, cfg->n_ctx_max);
+    if (opt->n_seq > 4096)
+        return LG_FAIL(err, LG_E_ARG, "n_seq: found %u, expected at most 4096", opt->n_seq);
+    if (opt->n_batch_tok > 65536)
+        return LG_FAIL(err, LG_E_ARG, "n_batch_tok: found %u, expected at most 65536",
+                       opt->n_batch_tok);
+    if (opt->n_batch_tok && opt->n_seq > opt->n_batch_tok)
+        return LG_FAIL(err, LG_E_ARG, "n_batch_tok: found %u, expected at least n_seq (%u)",
+                       opt->n_batch_tok, opt->n_seq);
+    return LG_OK;
+}
+
+lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
+                        uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
+                        lg_plan_fn *plan, lg_budget *b, lg_err *err) {
+    LG_TRY(check(cfg, opt, err));
+    uint32_t n_ctx = opt->n_ctx ? opt->n_ctx : cfg->n_ctx_max;
+    uint32_t n_seq = opt->n_seq ? opt->n_seq : 64;
+    uint32_t n_batch_tok = opt->n_batch_tok ? opt->n_batch_tok : n_seq > 512 ? n_seq : 512;
+    if (n_seq > n_batch_tok) n_seq = n_batch_tok;
+    fit f = {.cfg = cfg,
+             .plan = plan,
+             .n_thread = n_thread,
+             .weight_bytes = weight_bytes,
+             .n_sample_vocab = n_sample_vocab,
+             .n_batch_tok = n_batch_tok};
+    for (;;) {
+        cost(&f, n_ctx, n_seq, b);
+        if (f.needed_bytes <= bytes) break;
+        if (!give_way(opt, &n_ctx, &n_seq)) return no_room(&f, b, bytes, err);
+    }
+    uint64_t room = bytes - f.fixed_bytes;
+    if (roomy) room /= 2;
+    uint64_t n_page = f.cost.page_bytes ? room / f.cost.page_bytes : UINT64_MAX;
+    if (n_page < pages_of(n_ctx)) n_page = pages_of(n_ctx);
+    if (n_page < b->opt.n_page) b->opt.n_page = (uint32_t)n_page;
+    b->state_bytes =
+        n_seq * f.cost.slot_bytes + b->opt.n_page * f.cost.page_bytes + f.own_bytes;
+    b->scratch_bytes = f.cost.scratch_bytes;
+    return LG_OK;
+}

@@ -1,0 +1,214 @@
+/* engine.h - the map of src/engine: many sequences through one backend, a step at a time.
+ *
+ *   open     model folder -> parts (weights, text, pool, budget) -> engine      budget  bytes -> pool sizes
+ *   engine   the public calls: submit, cancel, step, events                     sched   admission and the next batch
+ *   seq      one request's life: checks, ids, text                              stop    stop strings over any cut
+ *   state    pages, slots and token buffers
+ *
+ * One thread owns an engine.  Everything is allocated at open; lg_submit allocates the request; lg_step and lg_next_event
+ * allocate nothing.  Tests put another backend under it with lg_engine_open.
+ * Test: tests/unit/test_engine.c, tests/unit/test_eval.c */
+#ifndef LG_ENGINE_ENGINE_H
+#define LG_ENGINE_ENGINE_H
+
+#include "backend/backend.h"
+#include "model/tokenizer.h"
+
+#define LG_MAX_WAIT       4096 /* requests in the queue; one more gets LG_AGAIN */
+#define LG_MAX_STOP       16
+#define LG_MAX_STOP_BYTES 4096 /* of one stop string */
+#define LG_MAX_BIAS       1024
+
+/* ---- state.c ---- */
+
+/* Pools of a fixed size.  A slot brings a token buffer and a page table of its own. */
+typedef struct lg_state {
+    uint32_t n_page, n_slot, n_ctx, max_page; /* max_page: entries of a page table */
+    uint32_t *page_free, n_page_free;         /* stacks of free numbers */
+    uint32_t *slot_free, n_slot_free;
+    uint32_t *ids;       /* [n_slot][n_ctx] */
+    uint32_t *page;      /* [n_slot][max_page] */
+    uint32_t *n_page_of; /* [n_slot] pages reserved */
+    void *block;         /* owned: all of the above */
+} lg_state;
+
+/* Bytes that lg_state_init will take. */
+uint64_t lg_state_bytes(uint32_t n_slot, uint32_t n_page, uint32_t n_ctx);
+
+/* LG_OK or LG_E_NOMEM. */
+lg_status lg_state_init(lg_state *st, uint32_t n_slot, uint32_t n_page, uint32_t n_ctx);
+void lg_state_fini(lg_state *st);
+
+/* Reserve a slot and the pages of n_tok positions (1 <= n_tok <= n_ctx).  They are the caller's until lg_state_release.
+ * Returns LG_OK, or LG_AGAIN when either pool is short (nothing changed). */
+lg_status lg_state_reserve(lg_state *st, uint32_t n_tok, uint32_t *slot);
+void lg_state_release(lg_state *st, uint32_t slot);
+
+/* ---- stop.c ---- */
+
+/* Finds the first completed stop string in a stream of bytes; the cut of the stream does not matter. */
+typedef struct lg_stop {
+    uint32_t n;
+    const char *s[LG_MAX_STOP];
+    uint32_t len_bytes[LG_MAX_STOP];
+    uint32_t *border[LG_MAX_STOP]; /* [len_bytes] longest proper border of each prefix */
+    uint32_t matched[LG_MAX_STOP]; /* bytes of s that the stream ends with */
+} lg_stop;
+
+/* Fill border[] of every string; matched becomes 0. */
+void lg_stop_init(lg_stop *stop);
+
+/* Feed one byte.  true when a string is complete: *index names it (the longest, then the first). */
+bool lg_stop_put(lg_stop *stop, char c, uint32_t *index);
+
+/* Bytes at the end of the stream that may be the beginning of a stop string. */
+uint32_t lg_stop_held(const lg_stop *stop);
+
+/* ---- seq.c ---- */
+
+typedef struct lg_seq lg_seq;
+
+/* One request, from lg_submit until its last event was fetched or has expired. */
+struct lg_seq {
+    uint64_t id;
+    lg_seq *prev, *next;   /* waiting queue, or (next only) the list of ended sequences */
+    lg_sampler sampler;    /* its ids: the prompt copy below, then the slot's token buffer */
+    uint32_t max_produced; /* most ids to produce; 0 = until the context is full */
+    uint32_t n_done;       /* ids already in the slot's state */
+    uint32_t slot;         /* UINT32_MAX: none */
+    const uint32_t *prompt_ids; /* [n_id at submit] */
+    /* text */
+    lg_detok detok;
+    lg_stop stop;
+    lg_buf text;     /* emitted in this step, then what is held back */
+    uint32_t n_emit; /* bytes of text emitted in this step */
+    bool met_stop;
+    uint32_t stop_index;
+    /* events waiting to be fetched */
+    lg_seq *event_next;
+    bool has_token, has_end, keep_end; /* keep_end: the end event outlives the next lg_step */
+    lg_event token, end;
+    lg_top top[LG_MAX_TOP];
+    /* clock */
+    uint64_t submit_us, admit_us, first_us; /* 0: not yet */
+};
+
+/* What a request may ask of this engine. */
+typedef struct lg_seq_limit {
+    uint32_t n_ctx, n_token;
+    uint32_t max_piece; /* bytes of the longest piece of the tokenizer */
+    const lg_tokenizer *tok;
+    const uint32_t *eos;
+    uint32_t n_eos;
+} lg_seq_limit;
+
+/* Check a request and copy it; ids produced earlier go through stop strings and detokeniser without a trace.
+ * The caller owns *seq.  LG_E_ARG naming the field, LG_E_NOMEM. */
+lg_status lg_seq_open(const lg_seq_limit *lim, const lg_request *req, uint64_t id, lg_seq **seq,
+                      lg_err *err);
+void lg_seq_close(lg_seq **seq);
+
+/* Positions that the sequence may come to need. */
+uint32_t lg_seq_n_need(const lg_seq *seq, uint32_t n_ctx);
+
+/* Whether the sequence is over after its last produced id. */
+lg_finish lg_seq_finish(const lg_seq *seq, const lg_seq_limit *lim);
+
+/* Append a sampled id (the token buffer has room): fills seq->token. */
+void lg_seq_take(lg_seq *seq, const lg_seq_limit *lim, const lg_sampled *got);
+
+/* Fill seq->end; held back text goes out with it unless a stop string was met. */
+void lg_seq_end(lg_seq *seq, lg_finish finish, lg_status status, uint64_t now_us);
+
+/* ---- sched.c ---- */
+
+/* The next step's batch and whose rows they are. */
+typedef struct lg_sched {
+    lg_batch batch;
+    uint32_t *tok;       /* [n_batch_tok] */
+    lg_batch_seq *row;   /* [n_seq] */
+    uint32_t *page;      /* [n_seq * max_page] */
+    lg_sampled *sampled; /* [n_seq] */
+    lg_seq **who;        /* [n_seq] */
+    uint32_t *grant;     /* [n_seq] prefill rows granted */
+    uint32_t n_batch_tok;
+} lg_sched;
+
+/* Move waiting sequences, in order, into free slots while pages last. */
+void lg_sched_admit(lg_engine *eng);
+
+/* Fill eng->sched.batch: one row of every decoding sequence, then prefill chunks.  Half of the rows left are for the oldest
+ * prompt, the other half is divided among the others; what they do not need goes to the oldest first. */
+void lg_sched_plan(lg_engine *eng);
+
+/* ---- budget.c ---- */
+
+/* Memory that this process may still take: MemAvailable and every cgroup limit above it, less a tenth.  root: "" in use,
+ * a folder that holds proc/ and sys/ in tests.  0 when nothing can be read. */
+uint64_t lg_budget_machine(const char *root);
+
+/* Sizes chosen for an engine. */
+typedef struct lg_budget {
+    lg_backend_opt opt; /* n_slot, n_page, max_tok, max_seq, max_out, n_sample_vocab */
+    uint32_t n_ctx;
+    uint64_t state_bytes, scratch_bytes;
+} lg_budget;
+
+typedef void lg_plan_fn(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
+                        lg_backend_plan *plan);
+
+/* Choose sizes so that weights, pools and scratch stay within `bytes`.  opt: what the caller asks for; values left at 0 give
+ * way, in the order: sequences to 8, context to 4096, sequences to 1, context to 256.  `roomy`: the budget was not asked for,
+ * so pools take at most half of what is left by the weights, but at least one whole context.
+ * LG_E_ARG for a contradiction, LG_E_NOMEM with needed, budget and what would fit. */
+lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
+                        uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
+                        lg_plan_fn *plan, lg_budget *b, lg_err *err);
+
+/* ---- engine.c ---- */
+
+/* The backend under an engine: the calls of backend.h. */
+typedef struct lg_backend_ops {
+    lg_plan_fn *plan;
+    lg_status (*open)(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
+                      lg_backend **be, lg_err *err);
+    void (*close)(lg_backend **be);
+    lg_status (*step)(lg_backend *be, const lg_batch *batch, lg_step_out *out);
+} lg_backend_ops;
+
+/* What an engine stands on; all borrowed until release(ctx), which lg_close calls last (may be NULL). */
+typedef struct lg_engine_parts {
+    const lg_backend_ops *ops;
+    const lg_weights *w;
+    lg_pool *pool; /* may be NULL when the backend needs none */
+    int n_thread;
+    lg_text *text;           /* for lg_get_text, may be NULL */
+    const lg_tokenizer *tok; /* whose ids the model speaks */
+    const char *name;        /* copied */
+    lg_budget budget;
+    void (*release)(void *ctx);
+    void *ctx;
+} lg_engine_parts;
+
+struct lg_engine {
+    lg_engine_parts parts;
+    lg_info info;
+    lg_stats stats; /* the counters; lg_get_stats adds what is known elsewhere */
+    lg_seq_limit limit;
+    lg_backend *be;
+    lg_state state;
+    lg_sched sched;
+    lg_seq **run; /* [n_seq] admitted, oldest first */
+    uint32_t n_run;
+    lg_seq *wait_first, *wait_last;
+    uint32_t n_wait;
+    lg_seq *ended;                    /* over; freed when their events are gone */
+    lg_seq *event_first, *event_last; /* sequences with events, in order */
+    uint64_t last_id;
+    bool lost; /* the backend failed */
+};
+
+/* Open an engine on parts.  On failure nothing is released.  LG_E_NOMEM, LG_E_UNSUPPORTED, LG_E_FORMAT. */
+lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **eng, lg_err *err);
+
+#endif
