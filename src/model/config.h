@@ -49,4 +49,13 @@ static inline uint32_t lg_config_conv_dim(const lg_config *c) {
  * formed, but a value we do not implement).  err names file and field, found and expected. */
 lg_status lg_config_load(lg_config *c, const char *path, lg_err *err);
 
+/* The same from the text of config.json; `what` names it in messages.  Generation defaults are those of a missing
+ * generation_config.json. */
+lg_status lg_config_parse(lg_config *c, const char *text, size_t len_bytes, const char *what,
+                          lg_err *err);
+
+/* Add the text of generation_config.json to a config read before. */
+lg_status lg_config_parse_generation(lg_config *c, const char *text, size_t len_bytes,
+                                     const char *what, lg_err *err);
+
 #endif
