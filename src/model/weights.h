@@ -51,8 +51,9 @@ typedef struct lg_weights {
     lg_mat head;             /* [n_vocab][n_embd] */
     const float *final_norm; /* [n_embd], 1 + w */
     uint64_t weight_bytes;   /* resident: packed blocks + the embedding */
-    uint64_t n_param, n_param_active;
-    uint32_t n_skipped; /* vision and MTP tensors left out */
+    uint64_t n_param;        /* elements of the weights used: no scales, no vision, no MTP */
+    uint64_t n_param_active; /* of them, used for one token: n_expert_tok of n_expert experts */
+    uint32_t n_skipped;      /* vision and MTP tensors left out */
     uint64_t skipped_bytes;
     struct lg_weights_own *own; /* mapping and blocks */
 } lg_weights;
@@ -68,7 +69,10 @@ void lg_weights_close(lg_weights **w);
  * *w's cfg, counts and sizes; lg_mat fields have no data. */
 lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err);
 
-/* Row `id` of the embedding as float; y [n_embd]. */
+/* The folder's tensors, sorted by name; `used` is false for the skipped ones.  Borrowed until close. */
+lg_st_set *lg_weights_tensors(const lg_weights *w);
+
+/* Row `id` (< n_vocab) of the embedding as float; y [n_embd]. */
 void lg_weights_embed(const lg_weights *w, uint32_t id, float *y);
 
 /* ---- pack.c: row-major file views -> panels ---- */
@@ -76,7 +80,8 @@ void lg_weights_embed(const lg_weights *w, uint32_t id, float *y);
 /* Bytes of the panels of a matrix. */
 uint64_t lg_pack_bytes(lg_dtype type, uint32_t n_out, uint32_t n_in);
 
-/* Pack panels [panel0, panel0 + n_panel) of a row-major [n_out][n_in] source (any alignment) into dst, the matrix's panel block. */
+/* Pack panels [panel0, panel0 + n_panel) of a row-major [n_out][n_in] source (any alignment) into dst, the start of the
+ * matrix's panel block.  Channels past n_out become zero; nothing else of dst is touched. */
 void lg_pack_panels(lg_dtype type, const uint8_t *src, uint32_t n_out, uint32_t n_in,
                     uint32_t panel0, uint32_t n_panel, void *dst);
 

@@ -1,0 +1,63 @@
+/* pack.c - row-major matrices into the kernels' panels (kern.h).
+ *
+ * In:  a file's rows, at any alignment.   Out: panels of 16 channels, [n_in][16] elements each.
+ * Elements are moved, never converted.  One panel belongs to one call, so that threads share nothing.
+ * Thread: any.  Memory: none.  Test: tests/unit/test_weights.c */
+#include "model/weights.h"
+
+#include "base/num.h"
+
+#define BLOCK 64 /* columns at a time: 16 rows of them stay in the first cache level */
+
+uint64_t lg_pack_bytes(lg_dtype type, uint32_t n_out, uint32_t n_in) {
+    uint64_t n_panel = ((uint64_t)n_out + LG_NR - 1) / LG_NR;
+    return n_panel * LG_NR * n_in * lg_dtype_bytes(type);
+}
+
+/* One panel of n_row <= 16 rows for each width of element. */
+static void pack8(const uint8_t *src, uint32_t n_row, uint32_t n_in, uint8_t *dst) {
+    for (uint32_t k0 = 0; k0 < n_in; k0 += BLOCK) {
+        uint32_t k1 = n_in - k0 < BLOCK ? n_in : k0 + BLOCK;
+        for (uint32_t j = 0; j < LG_NR; j++)
+            for (uint32_t k = k0; k < k1; k++)
+                dst[(size_t)k * LG_NR + j] = j < n_row ? src[(size_t)j * n_in + k] : 0;
+    }
+}
+
+static void pack16(const uint8_t *src, uint32_t n_row, uint32_t n_in, uint16_t *dst) {
+    for (uint32_t k0 = 0; k0 < n_in; k0 += BLOCK) {
+        uint32_t k1 = n_in - k0 < BLOCK ? n_in : k0 + BLOCK;
+        for (uint32_t j = 0; j < LG_NR; j++)
+            for (uint32_t k = k0; k < k1; k++)
+                dst[(size_t)k * LG_NR + j] =
+                    j < n_row ? lg_num_load16(src + ((size_t)j * n_in + k) * 2) : 0;
+    }
+}
+
+static void pack32(const uint8_t *src, uint32_t n_row, uint32_t n_in, uint32_t *dst) {
+    for (uint32_t k0 = 0; k0 < n_in; k0 += BLOCK) {
+        uint32_t k1 = n_in - k0 < BLOCK ? n_in : k0 + BLOCK;
+        for (uint32_t j = 0; j < LG_NR; j++)
+            for (uint32_t k = k0; k < k1; k++)
+                dst[(size_t)k * LG_NR + j] =
+                    j < n_row ? lg_num_load32(src + ((size_t)j * n_in + k) * 4) : 0;
+    }
+}
+
+void lg_pack_panels(lg_dtype type, const uint8_t *src, uint32_t n_out, uint32_t n_in,
+                    uint32_t panel0, uint32_t n_panel, void *dst) {
+    size_t elem_bytes = lg_dtype_bytes(type);
+    LG_ASSERT(elem_bytes == 1 || elem_bytes == 2 || elem_bytes == 4);
+    for (uint32_t p = panel0; p < panel0 + n_panel; p++) {
+        uint32_t row = p * LG_NR, n_row = n_out - row < LG_NR ? n_out - row : LG_NR;
+        LG_ASSERT(row < n_out);
+        const uint8_t *from = src + (size_t)row * n_in * elem_bytes;
+        size_t at = (size_t)row * n_in;
+        if (elem_bytes == 1)
+            pack8(from, n_row, n_in, (uint8_t *)dst + at);
+        else if (elem_bytes == 2)
+            pack16(from, n_row, n_in, (uint16_t *)dst + at);
+        else
+            pack32(from, n_row, n_in, (uint32_t *)dst + at);
+    }
+}

@@ -1,0 +1,191 @@
+/* weights.c - open a model folder: config, tensors, panels.
+ *
+ * In:  a folder.   Out: lg_weights, whose matrices are packed for the kernels and whose embedding stays mapped.
+ * Two walks over the tensors (weights_map.c): the first checks all and counts bytes, then one block is taken, the second
+ * carves it.  Packing is cut into tasks of about a megabyte for the pool and into rounds, between which progress is told.
+ * Thread: the opener's, and the pool's while packing.  Memory: one block for all panels and vectors, one for the structs.
+ * Test: tests/unit/test_weights.c */
+#include "model/weights_map.h"
+
+#include "base/num.h"
+
+#include <string.h>
+
+#define TASK_BYTES  (1u << 20)
+#define ROUND_BYTES (64u << 20)
+
+struct lg_weights_own {
+    lg_st_set *set;
+    lg_mlp_w *expert; /* [n_layer][n_expert] */
+    void *block;      /* panels and vectors */
+};
+
+/* Panels [panel0, panel0 + n_panel) of one job. */
+typedef struct task {
+    const lg_weights_job *job;
+    uint32_t panel0, n_panel;
+} task;
+
+static void pack_task(void *ctx, size_t i, int thread) {
+    const task *t = (const task *)ctx + i;
+    (void)thread;
+    lg_pack_panels(t->job->type, t->job->src, t->job->n_out, t->job->n_in, t->panel0,
+                   t->n_panel, t->job->dst);
+}
+
+static uint32_t panels_of(const lg_weights_job *j) {
+    return (j->n_out + LG_NR - 1) / LG_NR;
+}
+
+/* Panels that make about TASK_BYTES. */
+static uint32_t panels_a_task(const lg_weights_job *j) {
+    uint64_t n = TASK_BYTES / lg_pack_bytes(j->type, LG_NR, j->n_in);
+    return n ? (uint32_t)n : 1;
+}
+
+static uint64_t task_bytes(const task *t) {
+    return t->n_panel * lg_pack_bytes(t->job->type, LG_NR, t->job->n_in);
+}
+
+/* All jobs cut into tasks; the caller owns *out. */
+static lg_status cut_tasks(const lg_weights_walk *k, task **out, size_t *n_task, lg_err *err) {
+    size_t n = 0;
+    for (size_t i = 0; i < k->n_job; i++) {
+        uint32_t step = panels_a_task(&k->job[i]);
+        n += (panels_of(&k->job[i]) + step - 1) / step;
+    }
+    task *t = lg_mem_calloc(n, sizeof *t);
+    if (!t) return LG_FAIL(err, LG_E_NOMEM, "%s: no memory for %zu tasks", k->path, n);
+    *out = t;
+    *n_task = n;
+    for (size_t i = 0; i < k->n_job; i++) {
+        uint32_t step = panels_a_task(&k->job[i]), all = panels_of(&k->job[i]);
+        for (uint32_t p = 0; p < all; p += step)
+            *t++ = (task){&k->job[i], p, all - p < step ? all - p : step};
+    }
+    return LG_OK;
+}
+
+/* Run all tasks in rounds. */
+static lg_status pack_all(const lg_weights_walk *k, lg_pool *pool, lg_progress_fn *progress,
+                          void *progress_ctx, lg_err *err) {
+    task *tasks = NULL;
+    size_t n_task = 0;
+    uint64_t done = 0;
+    LG_TRY(cut_tasks(k, &tasks, &n_task, err));
+    lg_status st = LG_OK;
+    for (size_t i = 0; i <= n_task && st == LG_OK;) {
+        if (progress && progress(progress_ctx, done, k->pack_bytes)) {
+            st = LG_FAIL(err, LG_E_CANCELLED, "%s: loading was cancelled", k->path);
+            break;
+        }
+        if (i == n_task) break;
+        size_t j = i;
+        for (uint64_t round = 0; j < n_task && round < ROUND_BYTES; j++) {
+            round += task_bytes(&tasks[j]);
+            done += task_bytes(&tasks[j]);
+        }
+        lg_pool_run(pool, j - i, pack_task, tasks + i);
+        i = j;
+    }
+    lg_mem_free(tasks);
+    return st;
+}
+
+/* Config, tensors, the arrays of structs and the first walk. */
+static lg_status prepare(lg_weights *w, lg_weights_walk *k) {
+    LG_TRY(lg_config_load(&w->cfg, k->path, k->err));
+    LG_TRY(lg_st_open(k->path, &w->own->set, k->err));
+    k->set = w->own->set;
+    const lg_config *c = &w->cfg;
+    w->layer = lg_mem_calloc(c->n_layer, sizeof *w->layer);
+    if (c->n_expert)
+        w->own->expert =
+            lg_mem_calloc((size_t)c->n_layer * c->n_expert, sizeof *w->own->expert);
+    if (!w->layer || (c->n_expert && !w->own->expert))
+        return LG_FAIL(k->err, LG_E_NOMEM, "%s: no memory", k->path);
+    for (uint32_t i = 0; c->n_expert && i < c->n_layer; i++)
+        w->layer[i].expert = w->own->expert + (size_t)i * c->n_expert;
+    lg_arena_init(&k->arena, NULL, 0);
+    LG_TRY(lg_weights_map_walk(k));
+    LG_TRY(lg_weights_map_rest(k));
+    w->weight_bytes = k->arena.used_bytes + w->embed.len_bytes;
+    w->n_param = k->n_param;
+    w->n_param_active = k->n_param - k->n_param_expert;
+    if (c->n_expert) w->n_param_active += k->n_param_expert / c->n_expert * c->n_expert_tok;
+    return LG_OK;
+}
+
+/* The block, the second walk and the panels. */
+static lg_status fill(lg_weights *w, lg_weights_walk *k, lg_pool *pool,
+                      lg_progress_fn *progress, void *progress_ctx) {
+    size_t bytes = k->arena.used_bytes;
+    w->own->block = lg_mem_realloc(NULL, bytes); /* not zeroed: every byte is written below */
+    k->job = lg_mem_calloc(k->n_job, sizeof *k->job);
+    if (!w->own->block || !k->job)
+        return LG_FAIL(k->err, LG_E_NOMEM, "%s: no memory for %zu bytes of weights", k->path,
+                       bytes);
+    lg_arena_init(&k->arena, w->own->block, bytes);
+    LG_TRY(lg_weights_map_walk(k));
+    LG_ASSERT(k->arena.used_bytes == bytes);
+    LG_TRY(pack_all(k, pool, progress, progress_ctx, k->err));
+    lg_st_release(w->own->set);
+    return LG_OK;
+}
+
+static lg_status start(lg_weights **w, const char *path, lg_err *err) {
+    *w = lg_mem_alloc(sizeof **w);
+    if (*w) (*w)->own = lg_mem_alloc(sizeof *(*w)->own);
+    if (*w && (*w)->own) return LG_OK;
+    lg_mem_free(*w);
+    *w = NULL;
+    return LG_FAIL(err, LG_E_NOMEM, "%s: no memory", path);
+}
+
+lg_status lg_weights_open(const char *path, lg_pool *pool, lg_progress_fn *progress,
+                          void *progress_ctx, lg_weights **w, lg_err *err) {
+    LG_TRY(start(w, path, err));
+    lg_weights_walk walk = {.w = *w, .path = path, .err = err};
+    lg_status st = prepare(*w, &walk);
+    if (st == LG_OK) st = fill(*w, &walk, pool, progress, progress_ctx);
+    lg_mem_free(walk.job);
+    if (st != LG_OK) lg_weights_close(w);
+    return st;
+}
+
+lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err) {
+    LG_TRY(start(w, path, err));
+    lg_weights_walk walk = {.w = *w, .path = path, .err = err};
+    lg_status st = prepare(*w, &walk);
+    if (st != LG_OK) lg_weights_close(w);
+    return st;
+}
+
+void lg_weights_close(lg_weights **w) {
+    lg_weights *p = *w;
+    if (!p) return;
+    lg_st_close(&p->own->set);
+    lg_mem_free(p->own->block);
+    lg_mem_free(p->own->expert);
+    lg_mem_free(p->own);
+    lg_mem_free(p->layer);
+    LG_FREE(*w);
+}
+
+lg_st_set *lg_weights_tensors(const lg_weights *w) {
+    return w->own->set;
+}
+
+void lg_weights_embed(const lg_weights *w, uint32_t id, float *y) {
+    uint32_t n = w->cfg.n_embd;
+    LG_ASSERT(id < w->cfg.n_vocab);
+    const uint8_t *row = w->embed.data + (size_t)id * n * lg_dtype_bytes(w->embed.type);
+    for (uint32_t i = 0; i < n; i++) {
+        if (w->embed.type == LG_F32)
+            y[i] = lg_num_float_of_bits(lg_num_load32(row + 4 * (size_t)i));
+        else if (w->embed.type == LG_BF16)
+            y[i] = lg_num_bf16(lg_num_load16(row + 2 * (size_t)i));
+        else
+            y[i] = lg_num_f16(lg_num_load16(row + 2 * (size_t)i));
+    }
+}
