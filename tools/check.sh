@@ -1,0 +1,55 @@
+#!/bin/sh
+# check.sh - run the tests; the last line is "N passed, N failed, N skipped" over all of them.
+#
+# usage: tools/check.sh [long]
+# Release build with every quick test, then the unit tests in a build with ASan and UBSan.  `long` adds a clang build with
+# warnings as errors, the long tests and a minute of each fuzz target.  Reports: build*/meson-logs/testlog.*
+set -u
+cd "$(dirname "$0")/.."
+mode=${1:-quick}
+logs=
+broken=0
+
+# build DIR [meson options]: set up once, compile, and count a build that fails as one failed test.
+build() {
+    dir=$1
+    shift
+    if [ ! -f "$dir/build.ninja" ]; then
+        meson setup "$dir" "$@" >"$dir.log" 2>&1 || { cat "$dir.log"; rm -rf "$dir"; }
+        rm -f "$dir.log"
+    fi
+    echo "check: building $dir"
+    ninja -C "$dir" >"/tmp/lignum-check-$$.log" 2>&1 && status=0 || status=1
+    [ $status = 0 ] || tail -n 40 "/tmp/lignum-check-$$.log"
+    [ $status = 0 ] || broken=$((broken + 1))
+    rm -f "/tmp/lignum-check-$$.log"
+    return $status
+}
+
+# run DIR [meson test options]
+run() {
+    dir=$1
+    shift
+    echo "check: testing $dir"
+    rm -f "$dir/meson-logs/testlog.json"
+    meson test -C "$dir" --no-rebuild --quiet "$@"
+    logs="$logs $dir/meson-logs/testlog.json"
+}
+
+sanitize="-Db_sanitize=address,undefined -Db_lundef=false"
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+
+build build && if [ "$mode" = long ]; then run build; else run build --no-suite long; fi
+# shellcheck disable=SC2086
+build build-asan $sanitize && run build-asan --suite unit --timeout-multiplier 4
+
+if [ "$mode" = long ]; then
+    CC=clang build build-clang -Dwerror=true && run build-clang --suite unit
+    for target in fuzz/fuzz_*.c; do
+        name=$(basename "$target" .c)
+        tools/fuzz.sh "$name" 60 || broken=$((broken + 1))
+    done
+fi
+
+# shellcheck disable=SC2086
+tools/summary.py $logs --broken "$broken"
