@@ -34,12 +34,12 @@ typedef struct lg_bpe_sym {
 typedef struct lg_bpe {
     lg_bpe_piece *piece; /* [n_id] owned */
     uint32_t n_id;
-    char *bytes;            /* owned: the bytes of all pieces */
-    lg_bpe_merge *merge;    /* [merge_mask + 1] owned: open addressing */
-    uint32_t merge_mask;    /* slots less one; slots are a power of two */
-    uint32_t byte_id[256];  /* id of each single byte */
-    lg_bpe_sym *sym;        /* owned scratch */
-    uint64_t *heap;         /* owned scratch: rank << 32 | position, smallest first */
+    char *bytes;           /* owned: the bytes of all pieces */
+    lg_bpe_merge *merge;   /* [merge_mask + 1] owned: open addressing */
+    uint32_t merge_mask;   /* slots less one; slots are a power of two */
+    uint32_t byte_id[256]; /* id of each single byte */
+    lg_bpe_sym *sym;       /* owned scratch */
+    uint64_t *heap;        /* owned scratch: rank << 32 | position, smallest first */
     size_t cap_sym, cap_heap, n_heap;
 } lg_bpe;
 

@@ -19,7 +19,8 @@ void lg_nfc_fini(lg_nfc *nfc) {
 
 bool lg_nfc_trivial(const char *text, size_t len_bytes) {
     uint8_t most = 0;
-    for (size_t i = 0; i < len_bytes; i++) most = (uint8_t)text[i] > most ? (uint8_t)text[i] : most;
+    for (size_t i = 0; i < len_bytes; i++)
+        most = (uint8_t)text[i] > most ? (uint8_t)text[i] : most;
     return most < 0xcc;
 }
 
@@ -86,8 +87,9 @@ static lg_status flush(lg_nfc *nfc, lg_buf *out) {
 }
 
 lg_status lg_nfc_put(lg_nfc *nfc, const char *text, size_t len_bytes, lg_buf *out) {
-    size_t copied = 0, begin = 0; /* text up to `copied` is in out; the segment starts at `begin` */
-    bool plain = true;            /* the segment is a character that stays as it is, or empty */
+    size_t copied = 0,
+           begin = 0;  /* text up to `copied` is in out; the segment starts at `begin` */
+    bool plain = true; /* the segment is a character that stays as it is, or empty */
     nfc->n = 0;
     for (size_t i = 0; i < len_bytes;) {
         uint32_t cp;
@@ -97,7 +99,8 @@ lg_status lg_nfc_put(lg_nfc *nfc, const char *text, size_t len_bytes, lg_buf *ou
         utf8proc_ssize_t k = 1;
         d[0] = (int32_t)cp;
         if (cp >= 0xc0) {
-            k = utf8proc_decompose_char((int32_t)cp, d, 8, UTF8PROC_STABLE | UTF8PROC_COMPOSE, NULL);
+            k = utf8proc_decompose_char((int32_t)cp, d, 8, UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+                                        NULL);
             LG_ASSERT(k >= 1 && k <= 8);
         }
         if (cp < 0x300 || starts_segment(d[0])) {

@@ -24,8 +24,9 @@ struct lg_pretok {
 };
 
 /* White_Space, for use inside brackets. */
-static const char space_class[] = "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}"
-                                  "\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
+static const char space_class[] =
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}"
+    "\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
 /* Letters, marks and numbers of Unicode 15, 15.1 and 16. */
 static const char letter_class[] =
@@ -68,7 +69,8 @@ static lg_status refuse(const rewriter *rw, const char *why) {
 }
 
 /* Put a set: inside brackets as it is, outside in brackets of its own. */
-static void put_set(rewriter *rw, const char *head, const char *set, bool in_class, bool negate) {
+static void put_set(rewriter *rw, const char *head, const char *set, bool in_class,
+                    bool negate) {
     if (!in_class) lg_buf_puts(rw->out, negate ? "[^" : "[");
     lg_buf_puts(rw->out, head);
     lg_buf_puts(rw->out, set);
@@ -199,7 +201,8 @@ static void pcre_give(void *p, void *ctx) {
 static lg_status pcre_fail(lg_err *err, const char *what, int code, size_t offset) {
     char msg[160];
     if (pcre2_get_error_message(code, (PCRE2_UCHAR *)msg, sizeof msg) < 0) msg[0] = 0;
-    return LG_FAIL(err, LG_E_FORMAT, "%s: byte %zu: %s (pcre2 error %d)", what, offset, msg, code);
+    return LG_FAIL(err, LG_E_FORMAT, "%s: byte %zu: %s (pcre2 error %d)", what, offset, msg,
+                   code);
 }
 
 /* Compile with JIT where the machine lets us; without it the interpreter gives the same answers. */

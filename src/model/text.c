@@ -34,7 +34,8 @@ lg_tokenizer *lg_text_tokenizer(lg_text *text) {
 }
 
 /* Hand list over to the caller; an empty one is a block too. */
-static lg_status give_ids(lg_status st, lg_ids *list, uint32_t **ids, size_t *n_id, lg_err *err) {
+static lg_status give_ids(lg_status st, lg_ids *list, uint32_t **ids, size_t *n_id,
+                          lg_err *err) {
     if (st == LG_OK && !list->id) list->id = lg_mem_alloc(sizeof *list->id);
     if (st == LG_OK && !list->id) st = LG_FAIL(err, LG_E_NOMEM, "text: out of memory");
     if (st != LG_OK) lg_ids_fini(list);
@@ -95,8 +96,8 @@ lg_status lg_text_chat(lg_text *text, const char *chat_json, size_t len_bytes, u
     return give_ids(st, &list, ids, n_id, err);
 }
 
-lg_status lg_text_decode(lg_text *text, const uint32_t *ids, size_t n_id, bool special, char **s,
-                         size_t *len_bytes, lg_err *err) {
+lg_status lg_text_decode(lg_text *text, const uint32_t *ids, size_t n_id, bool special,
+                         char **s, size_t *len_bytes, lg_err *err) {
     lg_buf out = {0};
     lg_detok d;
     lg_detok_init(&d, text->tok, special);

@@ -117,8 +117,8 @@ static lg_status no_memory(lg_err *err) {
 }
 
 /* Text without added tokens. */
-static lg_status encode_plain(lg_tokenizer *tok, const char *text, size_t len_bytes, lg_ids *ids,
-                              lg_err *err) {
+static lg_status encode_plain(lg_tokenizer *tok, const char *text, size_t len_bytes,
+                              lg_ids *ids, lg_err *err) {
     if (tok->nfc && !lg_nfc_trivial(text, len_bytes)) {
         lg_buf_clear(&tok->text);
         if (lg_nfc_put(&tok->norm, text, len_bytes, &tok->text) != LG_OK) return no_memory(err);

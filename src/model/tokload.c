@@ -62,16 +62,16 @@ static lg_status no_memory(const loader *ld) {
 static lg_status unsupported(const loader *ld, const char *path, const char *field,
                              const lg_json *v, const char *expected) {
     char buf[SHOW];
-    return LG_FAIL(ld->err, LG_E_UNSUPPORTED, "%s: %s%s%s: expected %s, found %s", ld->what, path,
-                   field && *path ? "." : "", field ? field : "", expected, show(v, buf));
+    return LG_FAIL(ld->err, LG_E_UNSUPPORTED, "%s: %s%s%s: expected %s, found %s", ld->what,
+                   path, field && *path ? "." : "", field ? field : "", expected, show(v, buf));
 }
 
 /* ---- Field checks ---- */
 
 enum { ABSENT = 1, NIL = 2, NO = 4, YES = 8, EMPTY = 16 };
 
-static lg_status allow(const loader *ld, const lg_json *obj, const char *path, const char *field,
-                       unsigned allowed, const char *expected) {
+static lg_status allow(const loader *ld, const lg_json *obj, const char *path,
+                       const char *field, unsigned allowed, const char *expected) {
     const lg_json *v = lg_json_get(obj, field);
     unsigned is = 0;
     if (!v)
@@ -95,12 +95,13 @@ static lg_status known(const loader *ld, const lg_json *v, const char *path,
     unsigned seen = 0;
     for (const lg_json *m = v->child; m; m = m->next) {
         size_t i = 0;
-        while (names[i] && (strlen(names[i]) != m->key_len ||
-                            memcmp(names[i], m->key, m->key_len) != 0))
+        while (names[i] &&
+               (strlen(names[i]) != m->key_len || memcmp(names[i], m->key, m->key_len) != 0))
             i++;
         if (!names[i])
-            return LG_FAIL(ld->err, LG_E_UNSUPPORTED, "%s: %s: member %s is not known", ld->what,
-                           *path ? path : "top level", show_text(m->key, m->key_len, buf));
+            return LG_FAIL(ld->err, LG_E_UNSUPPORTED, "%s: %s: member %s is not known",
+                           ld->what, *path ? path : "top level",
+                           show_text(m->key, m->key_len, buf));
         if (seen >> i & 1)
             return LG_FAIL(ld->err, LG_E_FORMAT, "%s: %s: member %s appears twice", ld->what,
                            *path ? path : "top level", names[i]);
@@ -171,10 +172,9 @@ static lg_status load_pre_tokenizer(loader *ld, const lg_json *root) {
 }
 
 static lg_status load_stages(loader *ld, const lg_json *root) {
-    static const char *const names[] = {"version",       "truncation",    "padding",
-                                        "added_tokens",  "normalizer",    "pre_tokenizer",
-                                        "post_processor", "decoder",      "model",
-                                        NULL};
+    static const char *const names[] = {
+        "version",       "truncation",     "padding", "added_tokens", "normalizer",
+        "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
     LG_TRY(known(ld, root, "", names));
     LG_TRY(string_is(ld, root, "", "version", "1.0"));
     LG_TRY(allow(ld, root, "", "truncation", ABSENT | NIL, "null"));
@@ -182,22 +182,29 @@ static lg_status load_stages(loader *ld, const lg_json *root) {
     LG_TRY(load_normalizer(ld, root));
     LG_TRY(load_pre_tokenizer(ld, root));
     const lg_json *post = lg_json_get(root, "post_processor");
-    if (post && post->kind != LG_JSON_NULL) LG_TRY(check_byte_level(ld, post, "post_processor"));
+    if (post && post->kind != LG_JSON_NULL)
+        LG_TRY(check_byte_level(ld, post, "post_processor"));
     return check_byte_level(ld, lg_json_get(root, "decoder"), "decoder");
 }
 
 static lg_status check_model(const loader *ld, const lg_json *model) {
-    static const char *const names[] = {"type",          "dropout",
-                                        "unk_token",     "continuing_subword_prefix",
-                                        "end_of_word_suffix", "fuse_unk",
-                                        "byte_fallback", "ignore_merges",
-                                        "vocab",         "merges",
+    static const char *const names[] = {"type",
+                                        "dropout",
+                                        "unk_token",
+                                        "continuing_subword_prefix",
+                                        "end_of_word_suffix",
+                                        "fuse_unk",
+                                        "byte_fallback",
+                                        "ignore_merges",
+                                        "vocab",
+                                        "merges",
                                         NULL};
     LG_TRY(known(ld, model, "model", names));
     LG_TRY(string_is(ld, model, "model", "type", "BPE"));
     LG_TRY(allow(ld, model, "model", "dropout", ABSENT | NIL, "null"));
     LG_TRY(allow(ld, model, "model", "unk_token", ABSENT | NIL, "null"));
-    LG_TRY(allow(ld, model, "model", "continuing_subword_prefix", ABSENT | NIL | EMPTY, "null"));
+    LG_TRY(
+        allow(ld, model, "model", "continuing_subword_prefix", ABSENT | NIL | EMPTY, "null"));
     LG_TRY(allow(ld, model, "model", "end_of_word_suffix", ABSENT | NIL | EMPTY, "null"));
     LG_TRY(allow(ld, model, "model", "fuse_unk", ABSENT | NIL | NO, "false"));
     LG_TRY(allow(ld, model, "model", "byte_fallback", ABSENT | NIL | NO, "false"));
@@ -267,8 +274,9 @@ static lg_status read_id(const loader *ld, const lg_json *v, const char *path, c
     char buf[SHOW], buf2[SHOW];
     uint64_t x;
     if (!lg_json_u64(v, &x) || x > MAX_ID)
-        return LG_FAIL(ld->err, LG_E_FORMAT, "%s: %s: id of %s: expected an integer up to %u, found %s",
-                       ld->what, path, show_text(name, name_len, buf), MAX_ID, show(v, buf2));
+        return LG_FAIL(ld->err, LG_E_FORMAT,
+                       "%s: %s: id of %s: expected an integer up to %u, found %s", ld->what,
+                       path, show_text(name, name_len, buf), MAX_ID, show(v, buf2));
     *id = (uint32_t)x;
     if (*id >= *n_id) *n_id = *id + 1;
     return LG_OK;
@@ -291,7 +299,8 @@ static lg_status reserve(loader *ld, const lg_json *vocab, const lg_json *added)
         ld->cap_byte += content->text_len;
     }
     if (ld->cap_byte >= UINT32_MAX)
-        return LG_FAIL(ld->err, LG_E_UNSUPPORTED, "%s: vocabulary of more than 4 GiB", ld->what);
+        return LG_FAIL(ld->err, LG_E_UNSUPPORTED, "%s: vocabulary of more than 4 GiB",
+                       ld->what);
     uint64_t n_slot = 16;
     while (n_slot < 2 * (uint64_t)vocab->n_child) n_slot *= 2;
     ld->mask = n_slot - 1;
@@ -309,14 +318,13 @@ static lg_status load_vocab(loader *ld, const lg_json *vocab) {
         size_t len = bytes_of(ld, m->key, m->key_len, s);
         if (len == 0 || len == SIZE_MAX)
             return LG_FAIL(ld->err, LG_E_FORMAT,
-                           "%s: model.vocab: %s is not text of the byte-level alphabet", ld->what,
-                           show_text(m->key, m->key_len, buf));
+                           "%s: model.vocab: %s is not text of the byte-level alphabet",
+                           ld->what, show_text(m->key, m->key_len, buf));
         uint64_t id = 0, h = hash(s, len), *slot = slot_of(ld, s, len, h);
         (void)lg_json_u64(m, &id); /* checked by reserve */
         if (*slot || bpe->piece[id].len)
             return LG_FAIL(ld->err, LG_E_FORMAT, "%s: model.vocab: %s: its %s is there twice",
-                           ld->what, show_text(m->key, m->key_len, buf),
-                           *slot ? "text" : "id");
+                           ld->what, show_text(m->key, m->key_len, buf), *slot ? "text" : "id");
         *slot = h >> 32 << 32 | (id + 1);
         bpe->piece[id] = (lg_bpe_piece){.off = (uint32_t)ld->n_byte, .len = (uint32_t)len};
         ld->n_byte += len;
@@ -325,8 +333,8 @@ static lg_status load_vocab(loader *ld, const lg_json *vocab) {
         char c = (char)b;
         bpe->byte_id[b] = find(ld, &c, 1);
         if (bpe->byte_id[b] == LG_BPE_NONE)
-            return LG_FAIL(ld->err, LG_E_FORMAT, "%s: model.vocab: byte 0x%02x has no id", ld->what,
-                           (unsigned)b);
+            return LG_FAIL(ld->err, LG_E_FORMAT, "%s: model.vocab: byte 0x%02x has no id",
+                           ld->what, (unsigned)b);
     }
     return LG_OK;
 }
@@ -352,13 +360,12 @@ static lg_status load_added_one(loader *ld, const lg_json *a, size_t index) {
     lg_bpe_piece *p = &bpe->piece[id];
     if ((other != LG_BPE_NONE && other != id) || (p->len && other != id) ||
         p->flag & LG_BPE_ADDED)
-        return LG_FAIL(ld->err, LG_E_FORMAT, "%s: %s: %s and id %u: one of them is already taken",
-                       ld->what, path, show_text(content->text, content->text_len, buf),
-                       (unsigned)id);
+        return LG_FAIL(ld->err, LG_E_FORMAT,
+                       "%s: %s: %s and id %u: one of them is already taken", ld->what, path,
+                       show_text(content->text, content->text_len, buf), (unsigned)id);
     memcpy(s, content->text, content->text_len);
-    *p = (lg_bpe_piece){.off = (uint32_t)ld->n_byte,
-                        .len = (uint32_t)content->text_len,
-                        .flag = LG_BPE_ADDED};
+    *p = (lg_bpe_piece){
+        .off = (uint32_t)ld->n_byte, .len = (uint32_t)content->text_len, .flag = LG_BPE_ADDED};
     if (lg_json_get(a, "special")->kind == LG_JSON_TRUE) p->flag |= LG_BPE_SPECIAL;
     ld->n_byte += content->text_len;
     return LG_OK;
@@ -416,7 +423,8 @@ static lg_status bad_merge(const loader *ld, size_t index, const lg_json *v, con
     char left[SHOW], right[SHOW] = "";
     bool pair = v->kind == LG_JSON_ARRAY && v->n_child == 2;
     return LG_FAIL(ld->err, LG_E_FORMAT, "%s: model.merges[%zu]: %s %s: %s", ld->what, index,
-                   show(pair ? v->child : v, left), pair ? show(v->child->next, right) : "", why);
+                   show(pair ? v->child : v, left), pair ? show(v->child->next, right) : "",
+                   why);
 }
 
 /* The two halves of a merge as text of the byte-level alphabet. */
@@ -465,7 +473,8 @@ static lg_status load_merges(loader *ld, const lg_json *merges) {
         LG_TRY(merge_bytes(ld, rank, v, n));
         uint32_t left = find(ld, ld->left, n[0]), right = find(ld, ld->right, n[1]);
         if (left == LG_BPE_NONE) return bad_merge(ld, rank, v, "left is not in the vocabulary");
-        if (right == LG_BPE_NONE) return bad_merge(ld, rank, v, "right is not in the vocabulary");
+        if (right == LG_BPE_NONE)
+            return bad_merge(ld, rank, v, "right is not in the vocabulary");
         uint32_t id = find(ld, ld->left, n[0] + n[1]);
         if (id == LG_BPE_NONE) return bad_merge(ld, rank, v, "result is not in the vocabulary");
         lg_bpe_merge *m = lg_bpe_slot(bpe, left, right);
@@ -476,7 +485,8 @@ static lg_status load_merges(loader *ld, const lg_json *merges) {
 }
 
 static lg_status load_model(loader *ld, const lg_json *root) {
-    const lg_json *model = lg_json_get(root, "model"), *added = lg_json_get(root, "added_tokens");
+    const lg_json *model = lg_json_get(root, "model"),
+                  *added = lg_json_get(root, "added_tokens");
     LG_TRY(check_model(ld, model));
     const lg_json *vocab = lg_json_get(model, "vocab"), *merges = lg_json_get(model, "merges");
     if (!vocab || vocab->kind != LG_JSON_OBJECT)
@@ -491,7 +501,8 @@ static lg_status load_model(loader *ld, const lg_json *root) {
     return load_merges(ld, merges);
 }
 
-lg_status lg_tokload_build(lg_tokenizer *tok, const lg_json *root, const char *what, lg_err *err) {
+lg_status lg_tokload_build(lg_tokenizer *tok, const lg_json *root, const char *what,
+                           lg_err *err) {
     loader ld = {.tok = tok, .what = what, .err = err};
     init_alphabet(&ld);
     lg_status st = load_stages(&ld, root);

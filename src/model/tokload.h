@@ -10,8 +10,9 @@
 struct lg_tokenizer {
     lg_bpe bpe;
     lg_pretok *pretok;
-    bool nfc;            /* normalise; else text is taken as it is */
-    uint32_t *added;     /* [first[256]] owned: ids of added tokens by first byte, the longest first */
+    bool nfc; /* normalise; else text is taken as it is */
+    uint32_t
+        *added; /* [first[256]] owned: ids of added tokens by first byte, the longest first */
     uint32_t first[257]; /* added[first[b]..first[b + 1]) start with byte b */
     /* Scratch of lg_tokenizer_encode. */
     lg_nfc norm;
@@ -25,6 +26,7 @@ struct lg_tokenizer {
 
 /* Fill *tok, which is zeroed, from the parsed file; `what` names it in messages.  Every field is checked: what is not
  * understood is LG_E_UNSUPPORTED, what is inconsistent LG_E_FORMAT; LG_E_NOMEM.  *tok stays the caller's. */
-lg_status lg_tokload_build(lg_tokenizer *tok, const lg_json *root, const char *what, lg_err *err);
+lg_status lg_tokload_build(lg_tokenizer *tok, const lg_json *root, const char *what,
+                           lg_err *err);
 
 #endif
