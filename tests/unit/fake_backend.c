@@ -1,0 +1,124 @@
+/* fake_backend.c - see fake_backend.h. */
+#include "fake_backend.h"
+#include "base/num.h"
+
+#include <math.h>
+#include <string.h>
+
+struct lg_backend {
+    fake_model *m;
+    lg_backend_opt opt;
+    uint32_t *page;    /* [n_page][LG_PAGE_TOK] */
+    uint64_t *slot;    /* [n_slot] hash of the history */
+    uint32_t *history; /* [n_ctx_max] */
+    float *logits;     /* [max_out][n_vocab] */
+    void *work;
+};
+
+static uint64_t hash(uint64_t h, uint32_t id) {
+    return lg_num_rng(h, 3, id, 1);
+}
+
+void fake_logits(const fake_model *m, const uint32_t *ids, uint32_t n_id, uint32_t n_token,
+                 float *logits) {
+    uint64_t h = 0;
+    for (uint32_t i = 0; i < n_id; i++) h = hash(h, ids[i]);
+    for (uint32_t i = 0; i < m->w.cfg.n_vocab; i++)
+        logits[i] = i < n_token ? 4.0f * lg_num_rng_unit(h, 0, i, 0) : 100.0f;
+    logits[m->next(m, ids, n_id)] += 10.0f;
+    if (m->nan_after && n_id == m->nan_after) logits[5] = NAN;
+}
+
+static void fake_plan(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
+                      lg_backend_plan *plan) {
+    (void)n_thread;
+    plan->page_bytes = 1000;
+    plan->slot_bytes = 2000;
+    plan->scratch_bytes = 4 * (uint64_t)opt->max_out * cfg->n_vocab;
+}
+
+static void fake_close(lg_backend **be) {
+    if (!*be) return;
+    lg_mem_free((*be)->page);
+    lg_mem_free((*be)->slot);
+    lg_mem_free((*be)->history);
+    lg_mem_free((*be)->logits);
+    lg_mem_free((*be)->work);
+    LG_FREE(*be);
+}
+
+static lg_status fake_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
+                           lg_backend **be, lg_err *err) {
+    (void)pool;
+    lg_backend *b = *be = lg_mem_alloc(sizeof *b);
+    if (!b) return LG_FAIL(err, LG_E_NOMEM, "fake");
+    b->m = (fake_model *)(void *)(uintptr_t)w;
+    b->opt = *opt;
+    b->page = lg_mem_calloc((size_t)opt->n_page * LG_PAGE_TOK, sizeof *b->page);
+    b->slot = lg_mem_calloc(opt->n_slot, sizeof *b->slot);
+    b->history = lg_mem_calloc(w->cfg.n_ctx_max, sizeof *b->history);
+    b->logits = lg_mem_calloc((size_t)opt->max_out * w->cfg.n_vocab, sizeof *b->logits);
+    b->work = lg_mem_alloc(lg_sample_work_bytes(w->cfg.n_vocab));
+    if (b->page && b->slot && b->history && b->logits && b->work) return LG_OK;
+    fake_close(be);
+    return LG_FAIL(err, LG_E_NOMEM, "fake");
+}
+
+/* Store a sequence's rows, check its slot against the history in its pages, sample if asked. */
+static uint32_t run_seq(lg_backend *b, const lg_batch *batch, const lg_batch_seq *s,
+                        float *logits, lg_sampled *sampled) {
+    const uint32_t *page = batch->page + s->page0;
+    uint32_t end = s->pos + s->n_tok;
+    if (s->pos == 0) b->slot[s->slot] = 0;
+    for (uint32_t i = 0; i < s->n_tok; i++) {
+        uint32_t pos = s->pos + i, id = batch->tok[s->tok0 + i];
+        LG_ASSERT(page[pos / LG_PAGE_TOK] < b->opt.n_page);
+        b->page[(size_t)page[pos / LG_PAGE_TOK] * LG_PAGE_TOK + pos % LG_PAGE_TOK] = id;
+        b->slot[s->slot] = hash(b->slot[s->slot], id);
+    }
+    uint64_t h = 0;
+    for (uint32_t pos = 0; pos < end; pos++) {
+        uint32_t id =
+            b->page[(size_t)page[pos / LG_PAGE_TOK] * LG_PAGE_TOK + pos % LG_PAGE_TOK];
+        b->history[pos] = id;
+        h = hash(h, id);
+    }
+    LG_ASSERT(h == b->slot[s->slot]);
+    if (!s->n_out) return 0;
+    fake_logits(b->m, b->history, end, b->opt.n_sample_vocab, logits);
+    if (s->sampler)
+        lg_sample(s->sampler, logits, b->m->w.cfg.n_vocab, b->opt.n_sample_vocab, b->work,
+                  sampled);
+    return 1;
+}
+
+static lg_status fake_step(lg_backend *b, const lg_batch *batch, lg_step_out *out) {
+    fake_model *m = b->m;
+    m->n_seq = batch->n_seq;
+    m->n_tok = batch->n_tok;
+    if (++m->n_step == m->fail_at_step) return LG_E_BACKEND;
+    LG_ASSERT(batch->n_tok <= b->opt.max_tok && batch->n_seq <= b->opt.max_seq);
+    uint32_t n_out = 0, n_tok = 0;
+    for (uint32_t i = 0; i < batch->n_seq; i++) {
+        const lg_batch_seq *s = &batch->seq[i];
+        LG_ASSERT(s->n_tok >= 1 && s->tok0 == n_tok && s->slot < b->opt.n_slot);
+        LG_ASSERT(n_out < b->opt.max_out || !s->n_out);
+        if (i < LG_COUNT(m->seq)) {
+            m->seq[i].slot = s->slot;
+            m->seq[i].pos = s->pos;
+            m->seq[i].n_tok = s->n_tok;
+        }
+        n_tok += s->n_tok;
+        n_out += run_seq(b, batch, s, b->logits + (size_t)n_out * m->w.cfg.n_vocab,
+                         &out->sampled[i]);
+    }
+    LG_ASSERT(n_tok == batch->n_tok);
+    out->logits = b->logits;
+    out->ld_logits = m->w.cfg.n_vocab;
+    return LG_OK;
+}
+
+const lg_backend_ops *fake_ops(void) {
+    static const lg_backend_ops ops = {fake_plan, fake_open, fake_close, fake_step};
+    return &ops;
+}
