@@ -1,6 +1,8 @@
 /* kern.h - contracts of all compute kernels: the map of src/kern.
  *
+ * vmath.h  the exponential of all levels
  * ref/     obvious C, the oracle
+ * simd/    kernels over short vectors of floats, compiled by the next two with their own vector type
  * avx2/    AVX2 + FMA + F16C
  * avx512/  AVX-512 F/BW/DQ/VL
  * kern.c   picks one table from CPUID; LG_CPU=ref|avx2|avx512 in the environment forces a lower level
@@ -42,7 +44,8 @@ size_t lg_dtype_bytes(lg_dtype type);
 const char *lg_dtype_name(lg_dtype type); /* "F32" "BF16" "F16" "F8_E4M3" */
 
 /* A weight matrix [n_out][n_in] in panel layout: panel p holds channels 16p .. 16p+15 as [n_in][16] elements; channels past
- * n_out are zero.  Panels are 64-byte aligned and contiguous.  Borrowed memory. */
+ * n_out are zero.  The first panel is 64-byte aligned (for speed; kernels do not depend on it), the others follow without gaps.
+ * Borrowed memory. */
 typedef struct lg_mat {
     lg_dtype type;
     uint32_t n_out, n_in;
@@ -67,8 +70,9 @@ typedef struct lg_gdn_arg {
     uint32_t dk, dv;
     uint32_t n_tok;
     uint32_t n_open; /* rows open before this call, = position % LG_GDN_C */
-    bool has_init; /* position >= LG_GDN_C: S was written.  false: S is zero by definition and its
-                      memory, never written yet, is not read; n_open may still be > 0 */
+    bool
+        has_init; /* position >= LG_GDN_C: S was written.  false: S is zero by definition and its
+                      memory, never written yet, is overwritten unread; n_open may still be > 0 */
     const float *q, *k; /* [n_tok][ld_qk]: normalised, q scaled by dk^-1/2 */
     size_t ld_qk;
     const float *v; /* [n_tok][ld_v] */
@@ -95,7 +99,8 @@ size_t lg_gdn_scratch_floats(uint32_t dk, uint32_t dv);
  *     l_b = sum_j p_j;  a_b = sum_j p_j v_j                            (j ascending, fused)
  *     first page:  (m, l, acc) = (m_b, l_b, a_b)
  *     else m' = max(m, m_b);  c = exp(m - m');  c_b = exp(m_b - m');  l = fmaf(l_b, c_b, l c);  acc = fmaf(a_b, c_b, acc c)
- * A row with n_see == 0 in this page is left as it is. */
+ * A maximum that is zero is +0.  A row with n_see == 0 in this page is left as it is; when first is set, such a row must
+ * be started by its own first page. */
 typedef struct lg_attn_arg {
     uint32_t d;     /* head width */
     uint32_t n_q;   /* query rows */
@@ -123,7 +128,7 @@ typedef struct lg_kern {
      * scale = 1 / sqrtf(sum / n + eps);  y = (x * scale) * w. */
     void (*rmsnorm)(const float *x, const float *w, float eps, uint32_t n, float *y);
 
-    /* y = x / sqrt(sum(x^2) + eps) * scale.  y may be x. */
+    /* y = x / sqrt(sum(x^2) + eps) * scale:  y = (x * (1 / sqrtf(sum + eps))) * scale.  y may be x. */
     void (*l2norm)(const float *x, float eps, float scale, uint32_t n, float *y);
 
     /* sum_i x_i y_i in the 16-lane order. */
@@ -141,7 +146,8 @@ typedef struct lg_kern {
     /* y = x * sigmoid(gate).  y may be x. */
     void (*sigmoid_mul)(const float *x, const float *gate, uint32_t n, float *y);
 
-    /* One row of the GDN output norm: y = (x / sqrt(mean(x^2) + eps)) * w * silu(z), evaluated left to right. */
+    /* One row of the GDN output norm: y = (x / sqrt(mean(x^2) + eps)) * w * silu(z), evaluated left to right, with
+     * the scale of rmsnorm. */
     void (*gated_norm)(const float *x, const float *w, const float *z, float eps, uint32_t n,
                        float *y);
 
@@ -152,7 +158,7 @@ typedef struct lg_kern {
     /* Causal convolution over n_tok rows of channels [0, n_ch) of one sequence, then SiLU:
      *     u_t[c] = ((w[c][0] x_{t-3} + w[c][1] x_{t-2}) + w[c][2] x_{t-1}) + w[c][3] x_t   (fused from +0, taps ascending)
      * x: [n_tok][ld_x] raw rows.  prev: [3][ld_prev] the raw rows before them, oldest first, read when has_init (else
-     * zero) and replaced by the last three rows seen.  w_tap: [LG_CONV_K][ld_w], one tap a row.  u: [n_tok][ld_u], not x. */
+     * zero) and replaced by the last three rows seen (zero rows before the start included, also when n_tok is 0).  w_tap: [LG_CONV_K][ld_w], one tap a row.  u: [n_tok][ld_u], not x. */
     void (*conv_silu)(const float *x, size_t ld_x, uint32_t n_tok, uint32_t n_ch,
                       const float *w_tap, size_t ld_w, bool has_init, float *prev,
                       size_t ld_prev, float *u, size_t ld_u);
@@ -161,7 +167,7 @@ typedef struct lg_kern {
 
     void (*attn_page)(const lg_attn_arg *a);
 
-    /* Largest element and its index (lowest on ties); NaN anywhere gives index UINT32_MAX. */
+    /* Largest element and its index (lowest on ties); NaN anywhere, or n == 0, gives index UINT32_MAX and max NaN. */
     uint32_t (*argmax)(const float *x, uint32_t n, float *max);
 } lg_kern;
 

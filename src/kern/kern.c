@@ -1,0 +1,98 @@
+/* kern.c - choose the kernels for this processor: see kern.h.
+ *
+ * A level is usable when CPUID lists its instructions and XGETBV says that the system saves its registers.
+ * Thread: any; detection runs once.  Test: tests/unit/test_kern.c */
+#include "kern/kern.h"
+#include "kern/level.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const lg_kern *level[3]; /* usable ones, best first */
+static int n_level;
+static const lg_kern *chosen;
+static char features[128];
+
+static void note(const char *name) {
+    size_t n = strlen(features);
+    snprintf(features + n, sizeof features - n, "%s%s", n ? " " : "", name);
+}
+
+#if defined(__x86_64__)
+/* Register state that the system saves: bits of XCR0. */
+static uint32_t saved_state(void) {
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return lo;
+}
+
+static bool has(uint32_t word, uint32_t bits) {
+    return (word & bits) == bits;
+}
+
+static void detect(void) {
+    uint32_t a, b, c, d, b7 = 0, ignored;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, bit_OSXSAVE | bit_AVX)) return;
+    uint32_t state = saved_state();
+    if (!has(state, 0x6)) return; /* xmm, ymm */
+    (void)__get_cpuid_count(7, 0, &ignored, &b7, &c, &d);
+    (void)__get_cpuid(1, &a, &b, &c, &d);
+    bool fma = has(c, bit_FMA), f16c = has(c, bit_F16C), avx2 = has(b7, bit_AVX2);
+    bool avx512 = has(b7, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL) &&
+                  has(state, 0xe6); /* also opmask, zmm */
+    if (avx2) note("avx2");
+    if (fma) note("fma");
+    if (f16c) note("f16c");
+    if (avx512) note("avx512");
+#if defined(LG_KERN_X86)
+    if (avx2 && fma && f16c && avx512) level[n_level++] = &lg_kern_avx512;
+    if (avx2 && fma && f16c) level[n_level++] = &lg_kern_avx2;
+#endif
+}
+#else
+static void detect(void) {
+    note("portable");
+}
+#endif
+
+static const lg_kern *find(const char *name) {
+    for (int i = 0; i < n_level; i++)
+        if (strcmp(level[i]->name, name) == 0) return level[i];
+    return NULL;
+}
+
+static void choose(void) {
+    detect();
+    level[n_level++] = &lg_kern_ref;
+    chosen = level[0];
+    const char *wish = getenv("LG_CPU");
+    if (!wish || !*wish) return;
+    const lg_kern *k = find(wish);
+    if (k) {
+        chosen = k;
+    } else {
+        lg_diag_log(LG_LOG_WARN, "LG_CPU=%s is not available here, using %s", wish,
+                    chosen->name);
+    }
+}
+
+const lg_kern *lg_kern_get(void) {
+    pthread_once(&once, choose);
+    return chosen;
+}
+
+const lg_kern *lg_kern_level(const char *name) {
+    pthread_once(&once, choose);
+    return find(name);
+}
+
+const char *lg_kern_features(void) {
+    pthread_once(&once, choose);
+    return features;
+}

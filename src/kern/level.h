@@ -1,0 +1,13 @@
+/* level.h - the tables of src/kern/<level>/, for kern.c alone. */
+#ifndef LG_KERN_LEVEL_H
+#define LG_KERN_LEVEL_H
+
+#include "kern/kern.h"
+
+extern const lg_kern lg_kern_ref;
+#if defined(__x86_64__)
+extern const lg_kern lg_kern_avx2;
+extern const lg_kern lg_kern_avx512;
+#endif
+
+#endif
