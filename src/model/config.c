@@ -151,18 +151,18 @@ static lg_status read_layers(const lg_config_place *at, const lg_json *obj, lg_c
 
 /* A number that may stand in the rope object, beside it, or in both with the same value. */
 static lg_status read_rope_number(const lg_config_place *at, const lg_json *text,
-                                  const lg_json *rope, const char *key, double min, double max,
-                                  const char *expected, double *out) {
+                                  const lg_config_place *in, const lg_json *rope,
+                                  const char *key, double min, double max, const char *expected,
+                                  double *out) {
     double outer = 0;
-    if (!has(text, key)) return read_f64(at, rope, key, min, max, expected, out);
+    if (!has(text, key)) return read_f64(in, rope, key, min, max, expected, out);
     LG_TRY(read_f64(at, text, key, min, max, expected, &outer));
     *out = outer;
     if (!has(rope, key)) return LG_OK;
-    LG_TRY(read_f64(at, rope, key, min, max, expected, out));
+    LG_TRY(read_f64(in, rope, key, min, max, expected, out));
     if (*out != outer)
-        return LG_FAIL(at->err, LG_E_FORMAT,
-                       "%s: %s%s: found %g, expected %g as in rope_parameters", at->what,
-                       at->prefix, key, outer, *out);
+        return LG_FAIL(at->err, LG_E_FORMAT, "%s: %s%s: found %g, expected %g as in %s",
+                       at->what, at->prefix, key, outer, *out, in->prefix);
     return LG_OK;
 }
 
@@ -206,9 +206,9 @@ static lg_status read_rope(const lg_config_place *at, const lg_json *text, lg_co
     LG_TRY(lg_config_check_keys(&in, rope));
 
     double factor = 0;
-    LG_TRY(read_rope_number(at, text, rope, "rope_theta", 1, 1e15, "a number from 1 to 1e15",
-                            &c->rope_theta));
-    LG_TRY(read_rope_number(at, text, rope, "partial_rotary_factor", 0, 1,
+    LG_TRY(read_rope_number(at, text, &in, rope, "rope_theta", 1, 1e15,
+                            "a number from 1 to 1e15", &c->rope_theta));
+    LG_TRY(read_rope_number(at, text, &in, rope, "partial_rotary_factor", 0, 1,
                             "a number above 0, up to 1", &factor));
     double n_rot = factor * c->d_head;
     c->n_rot = (uint32_t)(n_rot + 1e-6);

@@ -5,7 +5,7 @@
  * rule holds here too: the tensors cover the data without gap or overlap.  Nothing is used before it is checked, and no
  * product or sum is taken unchecked.
  * Thread: any, one at a time.  Memory: views and names on the heap, data mapped, until close.
- * Test: tests/unit/test_safetensors.c, fuzz/fuzz_safetensors.c */
+ * Test: tests/unit/test_safetensors.c, tests/unit/test_loader.c, fuzz/fuzz_safetensors.c */
 #include "model/safetensors.h"
 
 #include "base/num.h"

@@ -4,7 +4,7 @@
  * Two walks over the tensors (weights_map.c): the first checks all and counts bytes, then one block is taken, the second
  * carves it.  Packing is cut into tasks of about a megabyte for the pool and into rounds, between which progress is told.
  * Thread: the opener's, and the pool's while packing.  Memory: one block for all panels and vectors, one for the structs.
- * Test: tests/unit/test_weights.c */
+ * Test: tests/unit/test_weights.c, tests/unit/test_loader.c */
 #include "model/weights_map.h"
 
 #include "base/num.h"

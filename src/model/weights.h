@@ -2,7 +2,7 @@
  *
  * Names -> fields, every tensor consumed exactly once, then packed into the kernels' panel layout (kern.h).  Vision and MTP
  * tensors are known and listed as skipped.  Memory: one block per weight kind, owned by lg_weights, until close.
- * Test: tests/unit/test_weights.c (at least 60 corrupted folders), tests/unit/test_golden.c */
+ * Test: tests/unit/test_weights.c, tests/unit/test_loader.c (damaged folders), tests/unit/test_golden.c */
 #ifndef LG_MODEL_WEIGHTS_H
 #define LG_MODEL_WEIGHTS_H
 

@@ -2,7 +2,7 @@
  *
  * In:  lg_config and the mapped tensors.   Out: lg_weights' fields and the list of matrices to pack.
  * Fails closed: a tensor that is missing, of another type or shape, or left over is an error that names it.
- * Thread: the opener's.  Memory: the arena of the walk.  Test: tests/unit/test_weights.c */
+ * Thread: the opener's.  Memory: the arena of the walk.  Test: tests/unit/test_weights.c, tests/unit/test_loader.c */
 #include "model/weights_map.h"
 
 #include "base/num.h"
