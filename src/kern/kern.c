@@ -50,10 +50,7 @@ static void detect(void) {
     if (fma) note("fma");
     if (f16c) note("f16c");
     if (avx512) note("avx512");
-#if defined(LG_KERN_X86)
-    if (avx2 && fma && f16c && avx512) level[n_level++] = &lg_kern_avx512;
     if (avx2 && fma && f16c) level[n_level++] = &lg_kern_avx2;
-#endif
 }
 #else
 static void detect(void) {

@@ -1,0 +1,263 @@
+/* gdn.h - Gated DeltaNet in row form over v16; contract and formulas: lg_gdn_arg in kern.h.  Included after a v16 header.
+ *
+ * The tokens of a call are cut where LG_GDN_C rows are open.  A piece of several tokens is evaluated as products: keys and
+ * queries with S, keys and queries with the open keys, then substitution in groups of tokens; a single token reads S once.
+ * Each sum has the order of ref/gdn_ref.c, so that both give the same bits. */
+#ifndef LG_KERN_SIMD_GDN_H
+#define LG_KERN_SIMD_GDN_H
+
+#include "kern/kern.h"
+#include "kern/simd/row.h"
+#include "kern/simd/tile.h"
+
+#include <string.h>
+
+#define GDN_GROUP (V16_TILE_R / 2) /* tokens whose two rows fill a register tile */
+#define GDN_S_ROW 4                /* rows of S that one token takes at a time */
+
+/* Tokens [t0, t0 + n) of a call become open rows [n0, n0 + n). */
+typedef struct piece {
+    const lg_gdn_arg *a;
+    uint32_t t0, n, n0;
+    float *key;     /* [dk][C]: open keys, one a column */
+    float *r, *p;   /* [n][dv]: what the memory returns for key and query */
+    float *wk, *wq; /* [n][C]: dots with the open keys, then weighted with their decay */
+} piece;
+
+static inline float *gdn_d(const piece *b, uint32_t row) {
+    return b->a->open_d + (size_t)row * b->a->dv;
+}
+
+/* The open keys: those of before the call (only a call's first piece has any), then the piece's own. */
+static inline void gdn_gather_keys(const piece *b) {
+    const lg_gdn_arg *a = b->a;
+    if (b->n0 > 0) memcpy(b->key, a->open_k, (size_t)a->dk * LG_GDN_C * sizeof(float));
+    for (uint32_t t = 0; t < b->n; t++) {
+        const float *k = a->k + (b->t0 + t) * a->ld_qk;
+        for (uint32_t i = 0; i < a->dk; i++) b->key[(size_t)i * LG_GDN_C + b->n0 + t] = k[i];
+    }
+}
+
+/* Multiply the weights of open row l by exp(g - G_l). */
+static inline void gdn_decay(const piece *b, float g, float *w) {
+    for (uint32_t l = 0; l < LG_GDN_C; l += 16) {
+        v16 e = v16_exp(v16_sub(v16_set(g), v16_load(b->a->open_g + l)));
+        v16_store(w + l, v16_mul(e, v16_load(w + l)));
+    }
+}
+
+/* S = exp(G_C) S + sum_l (exp(G_C - G_l) k_l) d_l, for keys in b->key. */
+static inline void gdn_fold(const piece *b) {
+    const lg_gdn_arg *a = b->a;
+    float g = a->open_g[LG_GDN_C - 1];
+    v16 e = v16_set(lg_expf(g));
+    uint32_t n = a->dk * a->dv;
+    for (uint32_t i = 0; i < n; i += 16) row_put(a->s, i, n, v16_mul(e, row_at(a->s, i, n)));
+    for (uint32_t l = 0; l < LG_GDN_C; l += 16) {
+        v16 w = v16_exp(v16_sub(v16_set(g), v16_load(a->open_g + l)));
+        for (size_t i = 0; i < a->dk; i++) {
+            float *k = b->key + i * LG_GDN_C + l;
+            v16_store(k, v16_mul(w, v16_load(k)));
+        }
+    }
+    product_run(&(product){.x = b->key,
+                           .ld_x = LG_GDN_C,
+                           .n_row = a->dk,
+                           .b = a->open_d,
+                           .ld_b = a->dv,
+                           .n_k = LG_GDN_C,
+                           .n_col = a->dv,
+                           .y = a->s,
+                           .ld_y = a->dv,
+                           .add = true});
+}
+
+/* Open row l of token t of the piece is written, its output follows: d = beta (v - r), o = p + (q . k) d. */
+static inline void gdn_write(const piece *b, uint32_t t, float qk) {
+    const lg_gdn_arg *a = b->a;
+    const float *r = b->r + (size_t)t * a->dv, *p = b->p + (size_t)t * a->dv;
+    const float *v = a->v + (b->t0 + t) * a->ld_v;
+    float *d = gdn_d(b, b->n0 + t), *o = a->o + (b->t0 + t) * a->ld_o;
+    v16 beta = v16_set(a->beta[(b->t0 + t) * a->ld_g]), c = v16_set(qk);
+    for (uint32_t j = 0; j < a->dv; j += 16) {
+        v16 dj = v16_mul(beta, v16_sub(row_at(v, j, a->dv), row_at(r, j, a->dv)));
+        row_put(d, j, a->dv, dj);
+        row_put(o, j, a->dv, v16_fma(c, dj, row_at(p, j, a->dv)));
+    }
+}
+
+/* Add the open rows [l0, l1) to what memory returns for tokens [t, t + n). */
+static inline void gdn_add_rows(const piece *b, uint32_t t, uint32_t n, uint32_t l0,
+                                uint32_t l1) {
+    const size_t dv = b->a->dv;
+    if (l0 == l1) return;
+    product p = {.ld_x = LG_GDN_C,
+                 .n_row = n,
+                 .b = gdn_d(b, l0),
+                 .ld_b = dv,
+                 .n_k = l1 - l0,
+                 .n_col = b->a->dv,
+                 .ld_y = dv,
+                 .add = true};
+    p.x = b->wk + (size_t)t * LG_GDN_C + l0;
+    p.y = b->r + t * dv;
+    product_run(&p);
+    p.x = b->wq + (size_t)t * LG_GDN_C + l0;
+    p.y = b->p + t * dv;
+    product_run(&p);
+}
+
+/* r and p of all tokens from S, scaled by their decay; the dots with the open keys; cumulative decays. */
+static inline void gdn_project(const piece *b) {
+    const lg_gdn_arg *a = b->a;
+    product s = {.ld_x = a->ld_qk,
+                 .n_row = b->n,
+                 .b = a->s,
+                 .ld_b = a->dv,
+                 .n_k = a->dk,
+                 .n_col = a->dv,
+                 .ld_y = a->dv};
+    product dot = {.ld_x = a->ld_qk,
+                   .n_row = b->n,
+                   .b = b->key,
+                   .ld_b = LG_GDN_C,
+                   .n_k = a->dk,
+                   .n_col = b->n0 + b->n,
+                   .ld_y = LG_GDN_C};
+    s.x = dot.x = a->k + b->t0 * a->ld_qk;
+    s.y = b->r;
+    dot.y = b->wk;
+    product_run(&s);
+    product_run(&dot);
+    s.x = dot.x = a->q + b->t0 * a->ld_qk;
+    s.y = b->p;
+    dot.y = b->wq;
+    product_run(&s);
+    product_run(&dot);
+    for (uint32_t t = 0; t < b->n; t++) {
+        v16 e = v16_set(lg_expf(a->open_g[b->n0 + t]));
+        float *r = b->r + (size_t)t * a->dv, *p = b->p + (size_t)t * a->dv;
+        for (uint32_t j = 0; j < a->dv; j += 16) {
+            row_put(r, j, a->dv, v16_mul(e, row_at(r, j, a->dv)));
+            row_put(p, j, a->dv, v16_mul(e, row_at(p, j, a->dv)));
+        }
+    }
+}
+
+static inline void gdn_many(const piece *b) {
+    const lg_gdn_arg *a = b->a;
+    float qk[LG_GDN_C];
+    gdn_gather_keys(b);
+    gdn_project(b);
+    for (uint32_t t = 0; t < b->n; t++) {
+        float g = a->open_g[b->n0 + t];
+        qk[t] = b->wq[(size_t)t * LG_GDN_C + b->n0 + t];
+        gdn_decay(b, g, b->wk + (size_t)t * LG_GDN_C);
+        gdn_decay(b, g, b->wq + (size_t)t * LG_GDN_C);
+    }
+    for (uint32_t t0 = 0; t0 < b->n; t0 += GDN_GROUP) {
+        uint32_t n = b->n - t0 < GDN_GROUP ? b->n - t0 : GDN_GROUP;
+        gdn_add_rows(b, t0, n, 0, b->n0 + t0);
+        for (uint32_t t = t0; t < t0 + n; t++) {
+            gdn_add_rows(b, t, 1, b->n0 + t0, b->n0 + t);
+            gdn_write(b, t, qk[t]);
+        }
+    }
+}
+
+/* Rows [i, i + n_i) of S times their elements of key and query are added to r and p. */
+INLINE void gdn_s_rows(const lg_gdn_arg *a, const float *k, const float *q, uint32_t i,
+                       const uint32_t n_i, float *r, float *p) {
+    v16 ki[GDN_S_ROW], qi[GDN_S_ROW];
+    for (uint32_t u = 0; u < n_i; u++) {
+        ki[u] = v16_set(k[i + u]);
+        qi[u] = v16_set(q[i + u]);
+    }
+    const float *s = a->s + (size_t)i * a->dv;
+    for (uint32_t j = 0; j < a->dv; j += 16) {
+        v16 rj = row_at(r, j, a->dv), pj = row_at(p, j, a->dv);
+        for (uint32_t u = 0; u < n_i; u++) {
+            v16 sj = row_at(s + (size_t)u * a->dv, j, a->dv);
+            rj = v16_fma(ki[u], sj, rj);
+            pj = v16_fma(qi[u], sj, pj);
+        }
+        row_put(r, j, a->dv, rj);
+        row_put(p, j, a->dv, pj);
+    }
+}
+
+/* Dots of key and query with the open keys before this token.  Returns q . k. */
+static inline float gdn_one_dots(const lg_gdn_arg *a, const float *k, const float *q, float *wk,
+                                 float *wq) {
+    v16 qk = v16_set(0.0f), k0 = qk, k1 = qk, q0 = qk, q1 = qk;
+    for (size_t i = 0; i < a->dk; i++) {
+        v16 ki = v16_set(k[i]), qi = v16_set(q[i]);
+        qk = v16_fma(qi, ki, qk);
+        if (a->n_open == 0) continue;
+        v16 o0 = v16_load(a->open_k + i * LG_GDN_C),
+            o1 = v16_load(a->open_k + i * LG_GDN_C + 16);
+        k0 = v16_fma(ki, o0, k0);
+        q0 = v16_fma(qi, o0, q0);
+        k1 = v16_fma(ki, o1, k1);
+        q1 = v16_fma(qi, o1, q1);
+    }
+    v16_store(wk, k0);
+    v16_store(wk + 16, k1);
+    v16_store(wq, q0);
+    v16_store(wq + 16, q1);
+    float lane[16];
+    v16_store(lane, qk);
+    return lane[0];
+}
+
+/* One token of a call: S is read once, for key and query together. */
+static inline void gdn_one(const piece *b) {
+    const lg_gdn_arg *a = b->a;
+    const float *k = a->k + b->t0 * a->ld_qk, *q = a->q + b->t0 * a->ld_qk;
+    float g = a->open_g[b->n0], qk = gdn_one_dots(a, k, q, b->wk, b->wq);
+    v16 e = v16_set(lg_expf(g));
+    uint32_t i = 0;
+    memset(b->r, 0, a->dv * sizeof(float));
+    memset(b->p, 0, a->dv * sizeof(float));
+    for (; a->dk - i >= GDN_S_ROW; i += GDN_S_ROW)
+        gdn_s_rows(a, k, q, i, GDN_S_ROW, b->r, b->p);
+    for (; i < a->dk; i++) gdn_s_rows(a, k, q, i, 1, b->r, b->p);
+    for (uint32_t j = 0; j < a->dv; j += 16) {
+        row_put(b->r, j, a->dv, v16_mul(e, row_at(b->r, j, a->dv)));
+        row_put(b->p, j, a->dv, v16_mul(e, row_at(b->p, j, a->dv)));
+    }
+    gdn_decay(b, g, b->wk);
+    gdn_decay(b, g, b->wq);
+    gdn_add_rows(b, 0, 1, 0, b->n0);
+    gdn_write(b, 0, qk);
+    if (b->n0 + 1 == LG_GDN_C) gdn_gather_keys(b);
+}
+
+static inline void gdn_rows(const lg_gdn_arg *a) {
+    const size_t C = LG_GDN_C;
+    float *at = a->scratch;
+    piece b = {.a = a, .n0 = a->n_open};
+    b.key = at, at += a->dk * C;
+    b.wk = at, at += C * C;
+    b.wq = at, at += C * C;
+    b.r = at, at += a->dv * C;
+    b.p = at;
+    if (!a->has_init) memset(a->s, 0, (size_t)a->dk * a->dv * sizeof(float));
+    while (b.t0 < a->n_tok) {
+        b.n = a->n_tok - b.t0 < LG_GDN_C - b.n0 ? a->n_tok - b.t0 : LG_GDN_C - b.n0;
+        for (uint32_t t = 0; t < b.n; t++) {
+            uint32_t row = b.n0 + t;
+            a->open_g[row] = (row ? a->open_g[row - 1] : 0.0f) + a->g[(b.t0 + t) * a->ld_g];
+        }
+        if (a->n_tok == 1) {
+            gdn_one(&b);
+        } else {
+            gdn_many(&b);
+        }
+        if (b.n0 + b.n == LG_GDN_C) gdn_fold(&b);
+        b.t0 += b.n;
+        b.n0 = (b.n0 + b.n) % LG_GDN_C;
+    }
+}
+
+#endif
