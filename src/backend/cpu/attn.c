@@ -1,0 +1,173 @@
+/* attn.c - gated attention of one layer: projections, norm + rope, KV store, pages, output gate.
+ *
+ * In: s.xn.  Out: s.mix, and the KV pages of the rows' positions.  All keys of the step are stored before any query
+ * looks, so a row sees its own position and the earlier rows of its sequence.  Pages are merged in ascending order.
+ * Tasks: rows for norm and store; (sequence, block of query rows, KV head) for the scores.
+ * Thread: engine and pool.  Test: tests/unit/test_golden.c, tests/unit/test_exact.c */
+#include "backend/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ROWS_PER_TASK 8
+
+typedef struct attn_ctx {
+    lg_backend *be;
+    const lg_layer_w *w;
+    uint32_t layer;
+} attn_ctx;
+
+/* Query rows of KV head h start here: [rows][group][d]. */
+static size_t q_row0(const lg_backend *be, uint32_t h, uint32_t row) {
+    uint32_t group = be->cfg->n_head / be->cfg->n_kv_head;
+    return ((size_t)h * be->opt.max_tok + row) * group;
+}
+
+/* Norm, rotate and store one row: its queries go to s.q, its key and value to their page. */
+static void prepare_row(const attn_ctx *c, uint32_t r) {
+    const lg_backend *be = c->be;
+    const lg_config *cfg = be->cfg;
+    const lg_cpu_scratch *s = &be->s;
+    uint32_t d = cfg->d_head, group = cfg->n_head / cfg->n_kv_head, half = cfg->n_rot / 2;
+    const float *cos = s->cos + (size_t)r * half, *sin = s->sin + (size_t)r * half;
+    const lg_batch_seq *seq = &be->batch->seq[s->row_seq[r]];
+    uint32_t page = be->batch->page[seq->page0 + s->pos[r] / LG_PAGE_TOK];
+    for (uint32_t h = 0; h < cfg->n_kv_head; h++) {
+        for (uint32_t i = 0; i < group; i++) {
+            const float *src = s->qg + ((size_t)r * cfg->n_head + h * group + i) * 2 * d;
+            float *q = s->q + (q_row0(be, h, r) + i) * d;
+            be->kern->rmsnorm(src, c->w->q_norm, cfg->eps, d, q);
+            be->kern->rope(q, cos, sin, cfg->n_rot);
+        }
+        float *k = s->k + ((size_t)r * cfg->n_kv_head + h) * d;
+        const float *v = s->v + ((size_t)r * cfg->n_kv_head + h) * d;
+        be->kern->rmsnorm(k, c->w->k_norm, cfg->eps, d, k);
+        be->kern->rope(k, cos, sin, cfg->n_rot);
+        float *k_page = lg_cpu_kv(be, page, c->layer, h);
+        lg_kv_store(k, v, d, s->pos[r] % LG_PAGE_TOK, k_page, k_page + be->lay.kv);
+    }
+}
+
+static void prepare_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const attn_ctx *c = ctx;
+    uint32_t r0 = (uint32_t)task * ROWS_PER_TASK, n = c->be->batch->n_tok;
+    uint32_t r1 = r0 + ROWS_PER_TASK < n ? r0 + ROWS_PER_TASK : n;
+    for (uint32_t r = r0; r < r1; r++) prepare_row(c, r);
+}
+
+/* Divide by the sum of weights, then gate: rows [r0, r0 + n) of KV head h. */
+static void finish_rows(const lg_backend *be, uint32_t h, uint32_t r0, uint32_t n) {
+    const lg_config *cfg = be->cfg;
+    const lg_cpu_scratch *s = &be->s;
+    uint32_t d = cfg->d_head, group = cfg->n_head / cfg->n_kv_head;
+    for (uint32_t r = r0; r < r0 + n; r++)
+        for (uint32_t i = 0; i < group; i++) {
+            size_t at = q_row0(be, h, r) + i, head = (size_t)r * cfg->n_head + h * group + i;
+            float *acc = s->acc + at * d, inv = 1.0f / s->l[at];
+            for (uint32_t e = 0; e < d; e++) acc[e] *= inv;
+            be->kern->sigmoid_mul(acc, s->qg + (head * 2 + 1) * d, d, s->gated + head * d);
+        }
+}
+
+/* One block of query rows of one sequence against one KV head. */
+static void score_task(void *ctx, size_t task, int thread) {
+    const attn_ctx *c = ctx;
+    const lg_backend *be = c->be;
+    const lg_cpu_scratch *s = &be->s;
+    const lg_config *cfg = be->cfg;
+    uint32_t group = cfg->n_head / cfg->n_kv_head;
+    uint32_t h = (uint32_t)(task % cfg->n_kv_head), i = 0;
+    uint32_t blk = (uint32_t)(task / cfg->n_kv_head);
+    while (s->seq_task[i + 1] <= blk) i++;
+    const lg_batch_seq *seq = &be->batch->seq[i];
+    /* Late blocks see most: they go first. */
+    uint32_t t0 = (s->seq_task[i + 1] - 1 - blk) * LG_CPU_ATTN_BLK;
+    uint32_t n = seq->n_tok - t0 < LG_CPU_ATTN_BLK ? seq->n_tok - t0 : LG_CPU_ATTN_BLK;
+    uint32_t *n_see = s->n_see + (size_t)thread * LG_CPU_ATTN_BLK * group;
+    size_t q0 = q_row0(be, h, seq->tok0 + t0);
+    lg_attn_arg a = {.d = cfg->d_head,
+                     .n_q = n * group,
+                     .q = s->q + q0 * cfg->d_head,
+                     .ld_q = cfg->d_head,
+                     .n_see = n_see,
+                     .scale = 1.0f / sqrtf((float)cfg->d_head),
+                     .m = s->m + q0,
+                     .l = s->l + q0,
+                     .acc = s->acc + q0 * cfg->d_head};
+    uint32_t last = seq->pos + t0 + n - 1;
+    for (uint32_t p = 0; p <= last / LG_PAGE_TOK; p++) {
+        for (uint32_t t = 0; t < n; t++) {
+            uint32_t end = seq->pos + t0 + t + 1, base = p * LG_PAGE_TOK;
+            uint32_t see = end <= base                ? 0
+                           : end - base < LG_PAGE_TOK ? end - base
+                                                      : LG_PAGE_TOK;
+            for (uint32_t e = 0; e < group; e++) n_see[t * group + e] = see;
+        }
+        a.first = p == 0;
+        a.k_page = lg_cpu_kv(be, be->batch->page[seq->page0 + p], c->layer, h);
+        a.v_page = a.k_page + be->lay.kv;
+        be->kern->attn_page(&a);
+    }
+    finish_rows(be, h, seq->tok0 + t0, n);
+}
+
+/* Gather a per-KV-head array into rows of heads for the tracer. */
+static void trace_heads(const lg_backend *be, uint32_t layer, const char *name,
+                        const float *src) {
+    const lg_config *cfg = be->cfg;
+    uint32_t d = cfg->d_head, group = cfg->n_head / cfg->n_kv_head, n = be->batch->n_tok;
+    size_t width = (size_t)cfg->n_head * d;
+    for (uint32_t r = 0; r < n; r++)
+        for (uint32_t h = 0; h < cfg->n_head; h++)
+            memcpy(be->s.trace + r * width + (size_t)h * d,
+                   src + (q_row0(be, h / group, r) + h % group) * d, d * sizeof *src);
+    lg_cpu_trace(be, (int)layer, name, be->s.trace, n, width, width);
+}
+
+static void trace_prepared(const lg_backend *be, uint32_t layer) {
+    const lg_config *cfg = be->cfg;
+    uint32_t d = cfg->d_head, n = be->batch->n_tok;
+    size_t width = (size_t)cfg->n_head * d, kv = (size_t)cfg->n_kv_head * d;
+    for (uint32_t r = 0; r < n; r++)
+        for (uint32_t h = 0; h < cfg->n_head; h++)
+            memcpy(be->s.trace + r * width + (size_t)h * d,
+                   be->s.qg + (((size_t)r * cfg->n_head + h) * 2 + 1) * d, d * sizeof(float));
+    lg_cpu_trace(be, (int)layer, "attn.gate", be->s.trace, n, width, width);
+    trace_heads(be, layer, "attn.q", be->s.q);
+    lg_cpu_trace(be, (int)layer, "attn.k", be->s.k, n, kv, kv);
+    lg_cpu_trace(be, (int)layer, "attn.v", be->s.v, n, kv, kv);
+}
+
+void lg_cpu_attn(lg_backend *be, uint32_t layer) {
+    const lg_config *cfg = be->cfg;
+    const lg_layer_w *w = &be->w->layer[layer];
+    lg_cpu_scratch *s = &be->s;
+    const lg_batch *batch = be->batch;
+    uint32_t n = batch->n_tok, d = cfg->d_head;
+    size_t kv = (size_t)cfg->n_kv_head * d, width = (size_t)cfg->n_head * d;
+    lg_cpu_gemm in[3] = {
+        {.w = &w->q,
+         .x = s->xn,
+         .ld_x = cfg->n_embd,
+         .n_row = n,
+         .y = s->qg,
+         .ld_y = 2 * width},
+        {.w = &w->k, .x = s->xn, .ld_x = cfg->n_embd, .n_row = n, .y = s->k, .ld_y = kv},
+        {.w = &w->v, .x = s->xn, .ld_x = cfg->n_embd, .n_row = n, .y = s->v, .ld_y = kv}};
+    lg_cpu_gemm_run(be, in, 3);
+    attn_ctx c = {be, w, layer};
+    lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * width * 4,
+               prepare_task, &c);
+    if (be->opt.trace) trace_prepared(be, layer);
+    uint64_t macs = 0;
+    for (uint32_t i = 0; i < batch->n_seq; i++)
+        macs += (uint64_t)batch->seq[i].n_tok * (batch->seq[i].pos + batch->seq[i].n_tok);
+    lg_cpu_run(be, (size_t)s->seq_task[batch->n_seq] * cfg->n_kv_head, macs * width * 2,
+               score_task, &c);
+    if (be->opt.trace) trace_heads(be, layer, "attn.core_out", s->acc);
+    lg_cpu_trace(be, (int)layer, "attn.gated", s->gated, n, width, width);
+    lg_cpu_gemm out = {
+        .w = &w->o, .x = s->gated, .ld_x = width, .n_row = n, .y = s->mix, .ld_y = cfg->n_embd};
+    lg_cpu_gemm_run(be, &out, 1);
+}

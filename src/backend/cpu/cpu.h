@@ -1,0 +1,156 @@
+/* cpu.h - the map of src/backend/cpu: one step of the model on the processor.
+ *
+ *   cpu.c    plan, open, close; one step: embedding, the walk over the layers, what a slot holds
+ *   stage.c  parallel regions: matrix products cut into tasks, residual + norm by rows
+ *   attn.c   gated attention over KV pages
+ *   gdn.c    Gated DeltaNet over state slots
+ *   moe.c    router, grouped experts, shared expert, combination; the dense MLP
+ *   head.c   final norm, head and sampling of the output rows
+ *
+ * A step is a chain of stages; a stage is one parallel region on the pool, and all its tasks are independent.  Which
+ * thread runs a task and where rows are cut never changes a bit (kern.h, THE RULE).  Stages below LG_CPU_REGION_MACS of
+ * work run on the caller: waking the pool would cost more.
+ * Equations and the order of every sum: docs/MODEL.md.
+ * Memory: page pool, slot pool and step scratch, taken at open; a step allocates nothing.  The pools are never cleared:
+ * what a sequence has not written is not read.  Test: tests/unit/test_golden.c, tests/unit/test_exact.c */
+#ifndef LG_BACKEND_CPU_CPU_H
+#define LG_BACKEND_CPU_CPU_H
+
+#include "backend/backend.h"
+#include "base/mem.h"
+
+#define LG_CPU_REGION_MACS 100000 /* multiply-adds below which a stage stays on the caller */
+#define LG_CPU_ROW_BLK     64     /* rows of one matrix product task */
+#define LG_CPU_ATTN_BLK    16     /* query tokens of one attention task */
+
+/* Where things lie inside a page and a slot, in floats. */
+typedef struct lg_cpu_layout {
+    uint32_t n_attn, n_gdn;     /* layers of each kind */
+    uint32_t idx[LG_MAX_LAYER]; /* layer -> its number among the layers of its kind */
+    size_t kv;                  /* keys of one KV head in one page; values follow, as many */
+    size_t page;                /* one page: [n_attn][n_kv_head][keys | values] */
+    size_t s, open_k, open_d, open_g, conv; /* offsets inside one layer of a slot */
+    size_t gdn;                             /* one layer of a slot */
+    size_t slot;                            /* one slot: [n_gdn] of that */
+} lg_cpu_layout;
+
+/* One matrix product of a stage: y = x W, or with w2 a gated pair y = silu(x W) * (x W2), where y2 is working memory of
+ * y's shape.  Rows as in lg_kern.gemm; y row r is row r. */
+typedef struct lg_cpu_gemm {
+    const lg_mat *w, *w2;
+    const float *x;
+    size_t ld_x;
+    const uint32_t *row_idx;
+    uint32_t n_row;
+    float *y, *y2;
+    size_t ld_y;
+    /* the cut, filled by lg_cpu_gemm_run */
+    uint32_t task0, n_row_blk, n_panel_task;
+} lg_cpu_gemm;
+
+/* Step scratch.  N = max_tok, S = max_seq, O = max_out, T = threads; see lg_cpu_carve. */
+typedef struct lg_cpu_scratch {
+    float *x;           /* [N][n_embd] residual stream */
+    float *xn;          /* [N][n_embd] normed rows */
+    float *mix;         /* [N][n_embd] output of mixer or MLP */
+    float *cos, *sin;   /* [N][n_rot / 2] */
+    uint32_t *pos;      /* [N] position of each row */
+    uint32_t *row_seq;  /* [N] sequence of each row */
+    uint32_t *out_row;  /* [O] rows that give logits */
+    uint32_t *seq_out;  /* [S] logits row that each sequence samples from */
+    uint32_t *seq_task; /* [S + 1] attention tasks before each sequence */
+    /* attention; per KV head, so that its query rows are evenly spaced */
+    float *qg, *k, *v;  /* [N][n_head * 2 * d], [N][n_kv_head * d] */
+    float *q;           /* [n_kv_head][N * group][d] normed and rotated */
+    float *m, *l, *acc; /* [n_kv_head][N * group] and the same times d */
+    float *gated;       /* [N][n_head * d] */
+    uint32_t *n_see;    /* [T][LG_CPU_ATTN_BLK * group] */
+    /* GDN */
+    float *qkv, *u;          /* [N][conv_dim] before and after the convolution */
+    float *qk;               /* [N][2 * n_k_head * d_k] normalised */
+    float *z, *core, *y;     /* [N][n_v_head * d_v] */
+    float *b, *a, *g, *beta; /* [N][n_v_head] */
+    float *gdn;              /* [T][gdn_ld] scratch of gdn_rows */
+    size_t gdn_ld;
+    /* MLP */
+    float *logit;         /* [N][n_expert] */
+    uint32_t *top_id;     /* [N][k] best first */
+    float *top_w;         /* [N][k] */
+    uint32_t *first;      /* [n_expert + 1] first sorted row of each expert */
+    uint32_t *sorted_tok; /* [N * k] rows by expert */
+    float *sorted_w;      /* [N * k] */
+    uint32_t *tok_at;     /* [N][k] places of a row among the sorted, ascending */
+    uint32_t *n_at;       /* [N] places filled */
+    float *h, *h2;        /* [N * k][n_ff_expert], dense: [N][n_ff] */
+    float *eo;            /* [N * k][n_embd] */
+    float *sh, *sh2, *so; /* shared expert: [N][n_ff_shared] twice, [N][n_embd] */
+    float *sg;            /* [N] gate of the shared expert, before its sigmoid */
+    lg_cpu_gemm *job;     /* [2 * n_expert + 8] */
+    /* head */
+    float *xo;            /* [O][n_embd] */
+    float *logits;        /* [O][ld_logits] */
+    uint8_t *sample_work; /* [T][sample_ld] bytes */
+    size_t sample_ld;
+    float *trace; /* only with opt.trace: [N][widest traced row] */
+} lg_cpu_scratch;
+
+struct lg_backend {
+    const lg_weights *w; /* borrowed */
+    const lg_config *cfg;
+    const lg_kern *kern;
+    lg_pool *pool; /* borrowed */
+    int n_thread;
+    lg_backend_opt opt;
+    lg_cpu_layout lay;
+    float *page; /* [n_page][lay.page], owned */
+    float *slot; /* [n_slot][lay.slot], owned */
+    void *block; /* owned; scratch points into it */
+    lg_cpu_scratch s;
+    const lg_batch *batch; /* of the running step */
+    uint32_t n_out;
+    size_t ld_logits;
+};
+
+/* ---- cpu.c ---- */
+
+void lg_cpu_layout_of(const lg_config *c, lg_cpu_layout *lay);
+
+/* Keys of KV head h of the attention layer `layer` in page `page` of the pool; its values follow at + lay.kv. */
+static inline float *lg_cpu_kv(const lg_backend *be, uint32_t page, uint32_t layer,
+                               uint32_t h) {
+    size_t at = (size_t)be->lay.idx[layer] * be->cfg->n_kv_head + h;
+    return be->page + page * be->lay.page + at * 2 * be->lay.kv;
+}
+
+/* State of GDN layer `layer` in a slot. */
+static inline float *lg_cpu_slot(const lg_backend *be, uint32_t slot, uint32_t layer) {
+    return be->slot + slot * be->lay.slot + be->lay.idx[layer] * be->lay.gdn;
+}
+
+/* Hand an intermediate to the tracer, when there is one. */
+static inline void lg_cpu_trace(const lg_backend *be, int layer, const char *name,
+                                const float *data, size_t n_row, size_t n_col, size_t ld) {
+    if (be->opt.trace) be->opt.trace(be->opt.trace_ctx, layer, name, data, n_row, n_col, ld);
+}
+
+/* ---- stage.c ---- */
+
+/* Run n_task tasks: on the pool, or on the caller when `macs`, the work of all of them, is small. */
+void lg_cpu_run(lg_backend *be, size_t n_task, uint64_t macs, lg_pool_body *body, void *ctx);
+
+/* One region over all tiles of n_job products, which are independent of each other. */
+void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job);
+
+/* Sum n_row rows into the residual stream and norm them: x += mix, then xn = norm(x) with weights `norm` (NULL: no norm).  With
+ * shared_gate also sg = xn . shared_gate. */
+void lg_cpu_residual(lg_backend *be, const float *norm, const float *shared_gate);
+
+/* ---- one function a stage group; each reads s.xn and writes s.mix ---- */
+
+void lg_cpu_attn(lg_backend *be, uint32_t layer);
+void lg_cpu_gdn(lg_backend *be, uint32_t layer);
+void lg_cpu_moe(lg_backend *be, uint32_t layer);
+void lg_cpu_dense(lg_backend *be, uint32_t layer);
+void lg_cpu_head(lg_backend *be, lg_step_out *out);
+
+#endif

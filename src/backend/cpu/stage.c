@@ -1,0 +1,114 @@
+/* stage.c - parallel regions of a step: matrix products cut into tiles, rows cut into blocks.
+ *
+ * Cutting: a product is divided into blocks of LG_CPU_ROW_BLK rows and runs of weight panels, so many that every thread gets
+ * several tasks of equal work.  Tasks of the same panels and neighbouring row blocks follow each other, so that a weight
+ * is read from memory once.  Thread: engine and pool.  Test: tests/unit/test_exact.c */
+#include "backend/cpu/cpu.h"
+
+#define TASKS_PER_THREAD 6
+#define MIN_TASK_MACS    20000
+#define ROWS_PER_TASK    8
+
+void lg_cpu_run(lg_backend *be, size_t n_task, uint64_t macs, lg_pool_body *body, void *ctx) {
+    if (be->n_thread > 1 && n_task > 1 && macs >= LG_CPU_REGION_MACS) {
+        lg_pool_run(be->pool, n_task, body, ctx);
+        return;
+    }
+    for (size_t i = 0; i < n_task; i++) body(ctx, i, 0);
+}
+
+typedef struct gemm_ctx {
+    const lg_kern *kern;
+    const lg_cpu_gemm *job;
+    uint32_t n_job;
+} gemm_ctx;
+
+/* The job that holds a task: the last one whose first task is not after it. */
+static const lg_cpu_gemm *find_job(const gemm_ctx *c, uint32_t task) {
+    uint32_t lo = 0, hi = c->n_job;
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (c->job[mid].task0 <= task)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return &c->job[lo];
+}
+
+static void gemm_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const gemm_ctx *c = ctx;
+    const lg_cpu_gemm *j = find_job(c, (uint32_t)task);
+    uint32_t at = (uint32_t)task - j->task0, n_panel = lg_mat_n_panel(j->w);
+    uint32_t p0 = at / j->n_row_blk * j->n_panel_task, r0 = at % j->n_row_blk * LG_CPU_ROW_BLK;
+    uint32_t np = n_panel - p0 < j->n_panel_task ? n_panel - p0 : j->n_panel_task;
+    uint32_t nr = j->n_row - r0 < LG_CPU_ROW_BLK ? j->n_row - r0 : LG_CPU_ROW_BLK;
+    const float *x = j->row_idx ? j->x : j->x + r0 * j->ld_x;
+    const uint32_t *idx = j->row_idx ? j->row_idx + r0 : NULL;
+    float *y = j->y + r0 * j->ld_y;
+    c->kern->gemm(j->w, p0, np, x, j->ld_x, idx, nr, y, j->ld_y);
+    if (!j->w2) return;
+    float *y2 = j->y2 + r0 * j->ld_y;
+    c->kern->gemm(j->w2, p0, np, x, j->ld_x, idx, nr, y2, j->ld_y);
+    uint32_t ch0 = p0 * LG_NR, end = (p0 + np) * LG_NR;
+    if (end > j->w->n_out) end = j->w->n_out;
+    for (uint32_t r = 0; r < nr; r++) {
+        float *row = y + r * j->ld_y + ch0;
+        c->kern->swiglu(row, y2 + r * j->ld_y + ch0, end - ch0, row);
+    }
+}
+
+void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < n_job; i++) {
+        uint64_t macs = (uint64_t)job[i].w->n_out * job[i].w->n_in * job[i].n_row;
+        total += job[i].w2 ? 2 * macs : macs;
+    }
+    bool alone = be->n_thread == 1 || total < LG_CPU_REGION_MACS;
+    uint64_t want = total / ((uint64_t)be->n_thread * TASKS_PER_THREAD);
+    if (want < MIN_TASK_MACS) want = MIN_TASK_MACS;
+    uint32_t n_task = 0;
+    for (uint32_t i = 0; i < n_job; i++) {
+        lg_cpu_gemm *j = &job[i];
+        uint32_t n_panel = lg_mat_n_panel(j->w);
+        uint32_t blk = j->n_row < LG_CPU_ROW_BLK ? j->n_row : LG_CPU_ROW_BLK;
+        uint64_t panel_macs = (uint64_t)blk * j->w->n_in * LG_NR * (j->w2 ? 2 : 1);
+        uint64_t n = alone || panel_macs == 0 ? n_panel : (want + panel_macs - 1) / panel_macs;
+        j->n_panel_task = n < n_panel ? (uint32_t)n : n_panel;
+        j->n_row_blk = (j->n_row + LG_CPU_ROW_BLK - 1) / LG_CPU_ROW_BLK;
+        j->task0 = n_task;
+        if (j->n_panel_task > 0)
+            n_task += j->n_row_blk * ((n_panel + j->n_panel_task - 1) / j->n_panel_task);
+    }
+    gemm_ctx c = {be->kern, job, n_job};
+    lg_cpu_run(be, n_task, total, gemm_task, &c);
+}
+
+typedef struct residual_ctx {
+    lg_backend *be;
+    const float *norm, *shared_gate;
+} residual_ctx;
+
+static void residual_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const residual_ctx *c = ctx;
+    const lg_backend *be = c->be;
+    const lg_kern *k = be->kern;
+    uint32_t n = be->cfg->n_embd, r0 = (uint32_t)task * ROWS_PER_TASK;
+    uint32_t r1 = r0 + ROWS_PER_TASK < be->batch->n_tok ? r0 + ROWS_PER_TASK : be->batch->n_tok;
+    for (uint32_t r = r0; r < r1; r++) {
+        size_t at = (size_t)r * n;
+        float *x = be->s.x + at, *xn = be->s.xn + at;
+        k->add(be->s.mix + at, n, x);
+        if (c->norm) k->rmsnorm(x, c->norm, be->cfg->eps, n, xn);
+        if (c->shared_gate) be->s.sg[r] = k->dot(xn, c->shared_gate, n);
+    }
+}
+
+void lg_cpu_residual(lg_backend *be, const float *norm, const float *shared_gate) {
+    residual_ctx c = {be, norm, shared_gate};
+    uint32_t n = be->batch->n_tok;
+    lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * be->cfg->n_embd * 4,
+               residual_task, &c);
+}

@@ -1,0 +1,326 @@
+/* test_exact.c - the same bits, however a step is cut: splits of a prompt, decode, batch mates, threads, kernel levels,
+ * places in the pools, and whatever the memory held before.
+ *
+ * Compared with memcmp: the logits of every position, and each sequence's recurrent and convolution state at its end.
+ * The model is tiny-moe (8 layers, two value heads a key head) and tiny-dense-r3 (three); the prompt's length is no multiple
+ * of a page, a block of GDN rows or a block of query rows. */
+#include "rig.h"
+
+#include "backend/cpu/cpu.h"
+#include "base/num.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define N_TOK    139
+#define N_SEQ    5
+#define SEQ_PAGE 3
+#define N_PAGE   (N_SEQ * SEQ_PAGE + 2)
+
+typedef struct exact_model {
+    const char *name;
+    lg_weights *w;
+    uint32_t tok[N_SEQ][N_TOK];
+    uint32_t n_tok[N_SEQ];
+    float *logits[N_SEQ]; /* [n_tok][n_vocab] alone, in one step, one thread, best level */
+    float *state[N_SEQ];  /* all GDN layers: state, then convolution rows */
+    size_t n_state;
+} exact_model;
+
+/* Where a sequence lives. */
+typedef struct place {
+    uint32_t slot, page[SEQ_PAGE];
+} place;
+
+static lg_pool *pools[4]; /* by number of threads */
+static exact_model models[2] = {{.name = "tiny-moe"}, {.name = "tiny-dense-r3"}};
+static const place home = {1, {0, 1, 2}};
+
+static lg_backend *open_backend(const exact_model *m, int n_thread, const char *level) {
+    lg_backend *be = NULL;
+    lg_err err = {0};
+    lg_backend_opt opt = {.n_slot = N_SEQ + 1,
+                          .n_page = N_PAGE,
+                          .max_tok = N_SEQ * N_TOK,
+                          .max_seq = N_SEQ,
+                          .max_out = N_SEQ * N_TOK,
+                          .n_sample_vocab = m->w->cfg.n_vocab};
+    if (lg_backend_open(m->w, &opt, pools[n_thread], &be, &err) != LG_OK)
+        fail_msg("%s", err.msg);
+    if (level) be->kern = lg_kern_level(level);
+    rig_poison(be);
+    return be;
+}
+
+static void read_states(const exact_model *m, const lg_backend *be, uint32_t slot,
+                        uint32_t n_tok, float *out) {
+    const lg_config *c = &m->w->cfg;
+    for (uint32_t l = 0; l < c->n_layer; l++) {
+        if (c->layer[l] != LG_LAYER_GDN) continue;
+        float *conv = out + (size_t)c->n_v_head * c->d_k * c->d_v;
+        lg_backend_read_state(be, slot, n_tok, l, out, conv);
+        out = conv + 3 * (size_t)lg_config_conv_dim(c);
+    }
+}
+
+/* Run sequence `i` alone in steps of `chunk` rows; its logits go to `logits`, its end state to `state`. */
+static void run_alone(const exact_model *m, lg_backend *be, uint32_t i, const place *at,
+                      uint32_t chunk, float *logits, float *state) {
+    uint32_t n_vocab = m->w->cfg.n_vocab;
+    for (uint32_t pos = 0; pos < m->n_tok[i]; pos += chunk) {
+        uint32_t n = m->n_tok[i] - pos < chunk ? m->n_tok[i] - pos : chunk;
+        rig_seq seq = {at->slot, pos, at->page, SEQ_PAGE, m->tok[i] + pos, n, n};
+        lg_step_out out = {0};
+        rig_step(be, &seq, 1, &out);
+        for (uint32_t r = 0; r < n; r++)
+            memcpy(logits + (size_t)(pos + r) * n_vocab, out.logits + r * out.ld_logits,
+                   n_vocab * sizeof(float));
+        rig_poison_scratch(be);
+    }
+    read_states(m, be, at->slot, m->n_tok[i], state);
+}
+
+static void expect_same(const exact_model *m, uint32_t i, const float *logits,
+                        const float *state, const char *what, uint32_t arg) {
+    size_t n_vocab = m->w->cfg.n_vocab;
+    for (uint32_t t = 0; t < m->n_tok[i]; t++)
+        if (memcmp(logits + t * n_vocab, m->logits[i] + t * n_vocab, n_vocab * sizeof(float)))
+            fail_msg("%s, %s %u: logits of position %u differ by %g", m->name, what, arg, t,
+                     rig_max_diff(logits + t * n_vocab, m->logits[i] + t * n_vocab, n_vocab));
+    if (memcmp(state, m->state[i], m->n_state * sizeof(float)))
+        fail_msg("%s, %s %u: the end state differs by %g", m->name, what, arg,
+                 rig_max_diff(state, m->state[i], m->n_state));
+}
+
+static void open_model(exact_model *m) {
+    char path[1024], folder[512], unused[512];
+    lg_err err = {0};
+    assert_true(rig_data(0, folder, unused));
+    snprintf(path, sizeof path, "%s/%s", folder, m->name);
+    if (lg_weights_open(path, pools[1], NULL, NULL, &m->w, &err) != LG_OK)
+        fail_msg("%s", err.msg);
+    const lg_config *c = &m->w->cfg;
+    for (uint32_t l = 0; l < c->n_layer; l++)
+        if (c->layer[l] == LG_LAYER_GDN)
+            m->n_state +=
+                (size_t)c->n_v_head * c->d_k * c->d_v + 3 * (size_t)lg_config_conv_dim(c);
+    static const uint32_t n_tok[N_SEQ] = {N_TOK, 5, 33, 64, 97};
+    lg_backend *be = open_backend(m, 1, NULL);
+    for (uint32_t i = 0; i < N_SEQ; i++) {
+        m->n_tok[i] = n_tok[i];
+        for (uint32_t t = 0; t < N_TOK; t++)
+            m->tok[i][t] = (uint32_t)(lg_num_rng(7, i, t, 0) % c->n_vocab);
+        m->logits[i] = lg_mem_calloc((size_t)n_tok[i] * c->n_vocab, sizeof(float));
+        m->state[i] = lg_mem_calloc(m->n_state, sizeof(float));
+        run_alone(m, be, i, &home, n_tok[i], m->logits[i], m->state[i]);
+        assert_true(rig_max_diff(m->logits[i], m->logits[i], (size_t)n_tok[i] * c->n_vocab) ==
+                    0);
+    }
+    lg_backend_close(&be);
+}
+
+static int open_all(void **state) {
+    lg_err err;
+    (void)state;
+    for (int n = 1; n <= 3; n++)
+        if (lg_pool_open(n, &pools[n], &err) != LG_OK) return -1;
+    for (size_t i = 0; i < LG_COUNT(models); i++) open_model(&models[i]);
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    for (size_t k = 0; k < LG_COUNT(models); k++) {
+        for (uint32_t i = 0; i < N_SEQ; i++) {
+            lg_mem_free(models[k].logits[i]);
+            lg_mem_free(models[k].state[i]);
+        }
+        lg_weights_close(&models[k].w);
+    }
+    for (int n = 1; n <= 3; n++) lg_pool_close(&pools[n]);
+    return 0;
+}
+
+/* Buffers for one run. */
+typedef struct result {
+    float *logits, *state;
+} result;
+
+static result take_result(const exact_model *m) {
+    result r = {lg_mem_calloc((size_t)N_TOK * m->w->cfg.n_vocab, sizeof(float)),
+                lg_mem_calloc(m->n_state, sizeof(float))};
+    assert_true(r.logits && r.state);
+    return r;
+}
+
+static void free_result(result *r) {
+    lg_mem_free(r->logits);
+    lg_mem_free(r->state);
+}
+
+static void test_every_split_length(void **state) {
+    (void)state;
+    for (size_t k = 0; k < LG_COUNT(models); k++) {
+        const exact_model *m = &models[k];
+        result r = take_result(m);
+        lg_backend *be = open_backend(m, 2, NULL);
+        for (uint32_t chunk = 1; chunk <= 80; chunk++) {
+            run_alone(m, be, 0, &home, chunk, r.logits, r.state);
+            expect_same(m, 0, r.logits, r.state, "steps of", chunk);
+        }
+        lg_backend_close(&be);
+        free_result(&r);
+    }
+}
+
+/* Prefill in two steps cut anywhere; the bigger model at fewer places. */
+static void test_two_segments(void **state) {
+    (void)state;
+    for (size_t k = 0; k < LG_COUNT(models); k++) {
+        const exact_model *m = &models[k];
+        uint32_t n_vocab = m->w->cfg.n_vocab;
+        result r = take_result(m);
+        lg_backend *be = open_backend(m, 2, NULL);
+        for (uint32_t cut = 1; cut < N_TOK; cut += k == 0 ? 6 : 1) {
+            lg_step_out out = {0};
+            rig_seq a = {2, 0, home.page, SEQ_PAGE, m->tok[0], cut, 0};
+            rig_seq b = {2, cut, home.page, SEQ_PAGE, m->tok[0] + cut, N_TOK - cut, 1};
+            rig_step(be, &a, 1, &out);
+            rig_step(be, &b, 1, &out);
+            const float *want = m->logits[0] + (size_t)(N_TOK - 1) * n_vocab;
+            if (memcmp(out.logits, want, n_vocab * sizeof(float)))
+                fail_msg("%s: segments of %u and %u tokens", m->name, cut, N_TOK - cut);
+            read_states(m, be, 2, N_TOK, r.state);
+            assert_memory_equal(r.state, m->state[0], m->n_state * sizeof(float));
+        }
+        lg_backend_close(&be);
+        free_result(&r);
+    }
+}
+
+static void test_levels_and_threads(void **state) {
+    static const char *const level[] = {"ref", "avx2", "avx512"};
+    static const uint32_t chunk[] = {N_TOK, 64, 33, 1};
+    (void)state;
+    for (size_t k = 0; k < LG_COUNT(models); k++) {
+        const exact_model *m = &models[k];
+        result r = take_result(m);
+        for (size_t i = 0; i < LG_COUNT(level); i++) {
+            if (!lg_kern_level(level[i])) {
+                printf("  skipped: level %s (not in this build or processor)\n", level[i]);
+                continue;
+            }
+            for (int n_thread = 1; n_thread <= 3; n_thread++) {
+                lg_backend *be = open_backend(m, n_thread, level[i]);
+                for (size_t c = 0; c < LG_COUNT(chunk); c++) {
+                    run_alone(m, be, 0, &home, chunk[c], r.logits, r.state);
+                    expect_same(m, 0, r.logits, r.state, level[i], chunk[c]);
+                }
+                lg_backend_close(&be);
+            }
+        }
+        free_result(&r);
+    }
+}
+
+/* Slots and pages of all sequences, shuffled by a counter random number. */
+static void shuffle_places(place at[N_SEQ], uint64_t seed) {
+    uint32_t slot[N_SEQ + 1], page[N_PAGE];
+    for (uint32_t i = 0; i <= N_SEQ; i++) slot[i] = i;
+    for (uint32_t i = 0; i < N_PAGE; i++) page[i] = i;
+    for (uint32_t i = N_SEQ; i > 0; i--) {
+        uint32_t j = (uint32_t)(lg_num_rng(seed, 0, i, 0) % (i + 1)), t = slot[i];
+        slot[i] = slot[j];
+        slot[j] = t;
+    }
+    for (uint32_t i = N_PAGE - 1; i > 0; i--) {
+        uint32_t j = (uint32_t)(lg_num_rng(seed, 1, i, 0) % (i + 1)), t = page[i];
+        page[i] = page[j];
+        page[j] = t;
+    }
+    for (uint32_t i = 0; i < N_SEQ; i++) {
+        at[i].slot = slot[i];
+        memcpy(at[i].page, page + i * SEQ_PAGE, sizeof at[i].page);
+    }
+}
+
+/* Run all sequences to their ends in random mixed steps; every logits row and end state must be as alone. */
+static void run_mix(const exact_model *m, lg_backend *be, uint64_t seed, result *r) {
+    uint32_t pos[N_SEQ] = {0}, n_vocab = m->w->cfg.n_vocab, n_left = N_SEQ;
+    place at[N_SEQ];
+    shuffle_places(at, seed);
+    for (uint32_t step = 0; n_left > 0; step++) {
+        rig_seq seq[N_SEQ];
+        uint32_t who[N_SEQ], n_seq = 0;
+        for (uint32_t j = 0; j < N_SEQ; j++) {
+            uint32_t i = (j + step) % N_SEQ, left = m->n_tok[i] - pos[i];
+            uint64_t dice = lg_num_rng(seed, 2, step, i);
+            if (left == 0 || dice % 4 == 0) continue;
+            uint32_t n = dice % 3 == 0 ? 1 : (uint32_t)(dice / 16 % 70) + 1;
+            if (n > left) n = left;
+            uint32_t n_out = dice % 5 == 0 ? 1 : n;
+            who[n_seq] = i;
+            seq[n_seq++] = (rig_seq){at[i].slot,         pos[i], at[i].page, SEQ_PAGE,
+                                     m->tok[i] + pos[i], n,      n_out};
+        }
+        if (n_seq == 0) continue;
+        lg_step_out out = {0};
+        rig_step(be, seq, n_seq, &out);
+        const float *row = out.logits;
+        for (uint32_t s = 0; s < n_seq; s++) {
+            uint32_t i = who[s];
+            pos[i] += seq[s].n_tok;
+            for (uint32_t t = pos[i] - seq[s].n_out; t < pos[i]; t++, row += out.ld_logits)
+                if (memcmp(row, m->logits[i] + (size_t)t * n_vocab, n_vocab * sizeof(float)))
+                    fail_msg("%s, mix %u, step %u: sequence %u, position %u", m->name,
+                             (unsigned)seed, step, i, t);
+            if (pos[i] < m->n_tok[i]) continue;
+            read_states(m, be, at[i].slot, pos[i], r->state);
+            assert_memory_equal(r->state, m->state[i], m->n_state * sizeof(float));
+            n_left--;
+        }
+        rig_poison_scratch(be);
+    }
+}
+
+static void test_ragged_mixes_with_places_shuffled(void **state) {
+    (void)state;
+    for (size_t k = 0; k < LG_COUNT(models); k++) {
+        const exact_model *m = &models[k];
+        result r = take_result(m);
+        lg_backend *be = open_backend(m, 2, NULL);
+        /* The pools are not cleaned between mixes: what the last one left must not matter either. */
+        for (uint64_t seed = 1; seed <= 12; seed++) {
+            if (seed == 7) rig_poison(be);
+            run_mix(m, be, seed, &r);
+        }
+        lg_backend_close(&be);
+        free_result(&r);
+    }
+}
+
+static void test_a_step_allocates_nothing(void **state) {
+    (void)state;
+    const exact_model *m = &models[0];
+    lg_backend *be = open_backend(m, 2, NULL);
+    lg_batch_seq seq = {.slot = 0, .n_tok = 70, .n_out = 70};
+    lg_batch batch = {
+        .tok = m->tok[0], .n_tok = 70, .seq = &seq, .n_seq = 1, .page = home.page, .n_page = 3};
+    lg_step_out out = {0};
+    uint64_t before = lg_mem_count();
+    assert_int_equal(lg_backend_step(be, &batch, &out), LG_OK);
+    assert_int_equal(lg_mem_count(), before);
+    lg_backend_close(&be);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_split_length),
+                                       cmocka_unit_test(test_two_segments),
+                                       cmocka_unit_test(test_levels_and_threads),
+                                       cmocka_unit_test(test_ragged_mixes_with_places_shuffled),
+                                       cmocka_unit_test(test_a_step_allocates_nothing)};
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
