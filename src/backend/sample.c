@@ -7,9 +7,7 @@
  * (logit, then id), and only as far down as the draw needs: a full sort of the vocabulary is never made in advance.
  * Thread: any, with its own work memory.  Memory: work.  Test: tests/unit/test_sample.c */
 #include "backend/backend.h"
-#include "base/num.h"
-
-#include <math.h>
+#include "kern/vmath.h"
 
 #define FIRST_BLOCK                                                                            \
     64 /* candidates ranked first; each further block is as large as all before it */
@@ -162,22 +160,17 @@ static void punish(const lg_sampler *s, float *logits, uint32_t n, uint32_t *cou
 
 /* Best id; false when any logit is not finite. */
 static bool find_best(const float *logits, uint32_t n, uint32_t *best) {
-    float top = logits[0], bad = 0.0f;
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        bad += logits[i] * 0.0f; /* NaN as soon as one is NaN or infinite */
-        if (logits[i] > top) {
-            top = logits[i];
-            at = i;
-        }
-    }
-    *best = at;
-    return bad == 0.0f;
+    uint32_t bad = 0;
+    for (uint32_t i = 0; i < n; i++)
+        bad |= (lg_num_bits_of_float(logits[i]) & 0x7f800000u) == 0x7f800000u;
+    float top;
+    if (!bad) *best = lg_kern_get()->argmax(logits, n, &top);
+    return !bad;
 }
 
 /* Weight of a logit at a temperature, 1 for the best. */
 static double weight(float logit, float top, float temperature) {
-    return (double)expf((logit - top) / temperature);
+    return (double)lg_expf((logit - top) / temperature);
 }
 
 /* Draw an id: see the file comment for the order of filters. */
@@ -231,7 +224,7 @@ static void report(const lg_sampler *s, const float *logits, uint32_t n, float t
 
 void lg_sample(const lg_sampler *s, float *logits, uint32_t n_vocab, uint32_t n_sample_vocab,
                void *work, lg_sampled *out) {
-    uint32_t n = n_sample_vocab < n_vocab ? n_sample_vocab : n_vocab, best;
+    uint32_t n = n_sample_vocab < n_vocab ? n_sample_vocab : n_vocab, best = 0;
     LG_ASSERT(n > 0);
     out->n_top = 0;
     out->logprob = 0.0f;

@@ -1,0 +1,89 @@
+/* open.c - lg_open: from a model folder to an engine that stands on it.
+ *
+ * In:  lg_options.   Out: lg_engine.   Order: threads, tokenizer, shapes, pool sizes, weights, backend; so that a model that
+ * does not fit is refused before any of it is read.
+ * Thread: the engine's.  Memory: what is opened here lives until lg_close.  Test: tests/unit/test_eval.c */
+#include "engine/engine.h"
+#include "model/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What an engine opened from a folder owns. */
+typedef struct folder {
+    lg_pool *pool;
+    lg_text *text;
+    lg_weights *w;
+    char name[128];
+} folder;
+
+static void release(void *ctx) {
+    folder *f = ctx;
+    lg_weights_close(&f->w);
+    lg_text_close(&f->text);
+    lg_pool_close(&f->pool);
+    lg_mem_free(f);
+}
+
+/* Last part of a path. */
+static void set_name(folder *f, const char *path) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    snprintf(f->name, sizeof f->name, "%.*s", (int)(end - begin), path + begin);
+}
+
+/* Choose sizes from shapes alone, before the weights are read. */
+static lg_status plan(const lg_options *opt, folder *f, const lg_backend_ops *ops, lg_budget *b,
+                      lg_err *err) {
+    lg_weights *w = NULL;
+    LG_TRY(lg_weights_check(opt->model_path, &w, err));
+    uint32_t n_token = lg_tokenizer_n_id(lg_text_tokenizer(f->text));
+    uint64_t bytes = opt->memory_bytes ? opt->memory_bytes : lg_budget_machine("");
+    lg_status st = LG_OK;
+    if (n_token > w->cfg.n_vocab)
+        st = LG_FAIL(err, LG_E_FORMAT,
+                     "%s: tokenizer.json has %u ids, expected at most vocab_size (%u)",
+                     opt->model_path, n_token, w->cfg.n_vocab);
+    if (st == LG_OK)
+        st = lg_budget_fit(&w->cfg, opt, w->weight_bytes, bytes, opt->memory_bytes == 0,
+                           n_token, lg_pool_n_thread(f->pool), ops->plan, b, err);
+    lg_weights_close(&w);
+    return st;
+}
+
+void lg_options_init(lg_options *opt) {
+    *opt = (lg_options){0};
+}
+
+lg_status lg_open(const lg_options *opt, lg_engine **eng, lg_err *err) {
+    static const lg_backend_ops cpu = {.plan = lg_backend_plan_bytes,
+                                       .open = lg_backend_open,
+                                       .close = lg_backend_close,
+                                       .step = lg_backend_step};
+    *eng = NULL;
+    if (!opt->model_path) return LG_FAIL(err, LG_E_ARG, "model_path: found nothing");
+    folder *f = lg_mem_alloc(sizeof *f);
+    if (!f) return LG_FAIL(err, LG_E_NOMEM, "%s: no memory", opt->model_path);
+    set_name(f, opt->model_path);
+    lg_engine_parts parts = {.ops = &cpu, .name = f->name, .release = release, .ctx = f};
+    lg_status st;
+    LG_TRY_GOTO(lg_pool_open(opt->n_thread, &f->pool, err), st, fail);
+    LG_TRY_GOTO(lg_text_open(opt->model_path, &f->text, err), st, fail);
+    LG_TRY_GOTO(plan(opt, f, &cpu, &parts.budget, err), st, fail);
+    LG_TRY_GOTO(
+        lg_weights_open(opt->model_path, f->pool, opt->progress, opt->progress_ctx, &f->w, err),
+        st, fail);
+    parts.w = f->w;
+    parts.pool = f->pool;
+    parts.n_thread = lg_pool_n_thread(f->pool);
+    parts.text = f->text;
+    parts.tok = lg_text_tokenizer(f->text);
+    LG_TRY_GOTO(lg_engine_open(&parts, eng, err), st, fail);
+    return LG_OK;
+fail:
+    release(f);
+    return st;
+}
