@@ -11,6 +11,11 @@
 
 #include "lignum.h"
 
+/* ---- Commands ---- */
+
+int lg_serve_main(int argc, char **argv);  /* serve.c: the gateway */
+int lg_worker_main(int argc, char **argv); /* worker.c: the engine for a gateway */
+
 /* ---- Values of options (option.c) ---- */
 
 /* "lignum run: try 'lignum run --help'" on standard error.  Returns 2, the exit status for wrong usage. */

@@ -15,6 +15,7 @@ typedef struct command {
 
 /* Ends with a row of NULLs. */
 static const command table[] = {
+    {"worker", lg_worker_main, "run the engine for a gateway"},
     {NULL, NULL, NULL},
 };
 
