@@ -1,0 +1,177 @@
+/* serve.c - `lignum serve`: the gateway, which starts its worker.
+ *
+ * In: options.   Out: the address and a line to paste, on standard output.  Test: tests/e2e */
+#include "cli.h"
+#include "gateway/gateway.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "Serve a model to OpenAI-compatible clients.\n"
+    "\n"
+    "usage: lignum serve --model PATH [OPTIONS]\n"
+    "\n"
+    "  -m, --model PATH    Hugging Face folder\n"
+    "      --host H        address to listen on (default: 127.0.0.1, this machine only)\n"
+    "      --port N        port (default: 8080; 0: any free one)\n"
+    "      --name NAME     the model's id for clients (default: last part of PATH)\n"
+    "      --ctx N         longest sequence in tokens (default: the model's, less if memory "
+    "asks)\n"
+    "      --memory SIZE   budget of the worker, such as 24G (default: what the machine has, "
+    "less a margin)\n"
+    "      --parallel N    sequences that run at the same time (default: 64)\n"
+    "      --threads N     threads of the worker (default: physical cores)\n"
+    "      --drain SECONDS how long answers may go on after SIGTERM (default: 30)\n"
+    "      --restart-deadline SECONDS\n"
+    "                      how long answers wait for a lost worker (default: 60)\n"
+    "      --worker FILE   program to start as the worker (default: this one)\n"
+    "      --help          print this\n"
+    "\n"
+    "Routes: POST /v1/chat/completions, POST /v1/completions, GET /v1/models, /live, /ready, "
+    "/metrics.\n"
+    "SIGTERM or Ctrl-C lets running answers end; a second one stops at once.\n";
+
+enum {
+    OPT_HOST = 256,
+    OPT_PORT,
+    OPT_NAME,
+    OPT_CTX,
+    OPT_MEMORY,
+    OPT_PARALLEL,
+    OPT_THREADS,
+    OPT_DRAIN,
+    OPT_RESTART,
+    OPT_WORKER,
+    OPT_HELP
+};
+
+static const struct option longs[] = {
+    {"model", required_argument, NULL, 'm'},
+    {"host", required_argument, NULL, OPT_HOST},
+    {"port", required_argument, NULL, OPT_PORT},
+    {"name", required_argument, NULL, OPT_NAME},
+    {"ctx", required_argument, NULL, OPT_CTX},
+    {"memory", required_argument, NULL, OPT_MEMORY},
+    {"parallel", required_argument, NULL, OPT_PARALLEL},
+    {"threads", required_argument, NULL, OPT_THREADS},
+    {"drain", required_argument, NULL, OPT_DRAIN},
+    {"restart-deadline", required_argument, NULL, OPT_RESTART},
+    {"worker", required_argument, NULL, OPT_WORKER},
+    {"help", no_argument, NULL, OPT_HELP},
+    {NULL, 0, NULL, 0}};
+
+typedef struct serve_opt {
+    lg_gateway_opt gate;
+    const char *worker;
+    char *arg[24]; /* the worker's; texts are argv's or static */
+    size_t n_arg;
+    bool help;
+} serve_opt;
+
+static void add_arg(serve_opt *o, const char *name, char *value) {
+    LG_ASSERT(o->n_arg + 3 < LG_COUNT(o->arg));
+    o->arg[o->n_arg++] = (char *)name;
+    o->arg[o->n_arg++] = value;
+}
+
+/* One option; worker options are checked here and passed on as text. */
+static bool take(serve_opt *o, const char *argv0, int c) {
+    uint64_t v = 0;
+    int n = 0;
+    switch (c) {
+    case 'm': o->gate.model_path = optarg; return true;
+    case OPT_HOST: o->gate.host = optarg; return true;
+    case OPT_NAME: o->gate.name = optarg; return true;
+    case OPT_WORKER: o->worker = optarg; return true;
+    case OPT_HELP: o->help = true; return true;
+    case OPT_PORT:
+        if (!lg_option_u64(argv0, "--port", optarg, 0, 65535, &v)) return false;
+        o->gate.port = (uint16_t)v;
+        return true;
+    case OPT_CTX:
+        add_arg(o, "--ctx", optarg);
+        return lg_option_u64(argv0, "--ctx", optarg, 2, 1 << 22, &v);
+    case OPT_MEMORY:
+        add_arg(o, "--memory", optarg);
+        return lg_option_size(argv0, "--memory", optarg, &v);
+    case OPT_PARALLEL:
+        add_arg(o, "--parallel", optarg);
+        return lg_option_u64(argv0, "--parallel", optarg, 1, 4096, &v);
+    case OPT_THREADS:
+        add_arg(o, "--threads", optarg);
+        return lg_option_int(argv0, "--threads", optarg, 1, 1024, &n);
+    case OPT_DRAIN:
+        if (!lg_option_u64(argv0, "--drain", optarg, 0, 86400, &v)) return false;
+        o->gate.drain_us = v * 1000000;
+        return true;
+    case OPT_RESTART:
+        if (!lg_option_u64(argv0, "--restart-deadline", optarg, 1, 86400, &v)) return false;
+        o->gate.restart_us = v * 1000000;
+        return true;
+    default: return false;
+    }
+}
+
+static void say_ready(const lg_gateway_opt *opt, const char *url) {
+    printf("Lignum %s is ready: %s serves %s\n"
+           "\n"
+           "Try it:\n"
+           "  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' -d "
+           "'{\"model\": \"%s\", "
+           "\"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": \"What is the "
+           "capital of "
+           "France?\"}]}'\n"
+           "\n"
+           "Your own model: make run MODEL=/path/to/folder, or lignum serve --model "
+           "/path/to/folder\n"
+           "Ctrl-C stops it.\n",
+           LG_VERSION, url, opt->name, url, opt->name);
+    fflush(stdout);
+}
+
+/* "models/tiny/" -> "tiny" */
+static void last_part(const char *path, char *name, size_t cap) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    snprintf(name, cap, "%.*s", (int)(end - begin), path + begin);
+}
+
+int lg_serve_main(int argc, char **argv) {
+    serve_opt o = {.worker = "/proc/self/exe"};
+    char name[128];
+    lg_err err = {0};
+    int c;
+    lg_gateway_opt_init(&o.gate);
+    o.arg[o.n_arg++] = NULL; /* the program, below */
+    o.arg[o.n_arg++] = "worker";
+    add_arg(&o, "--fd", "@FD");
+    while ((c = getopt_long(argc, argv, "m:", longs, NULL)) != -1) {
+        bool room = o.n_arg + 6 < LG_COUNT(o.arg); /* the same option again and again */
+        if (!room || !take(&o, argv[0], c)) return lg_option_usage(argv[0]);
+        if (o.help) {
+            fputs(help, stdout);
+            return 0;
+        }
+    }
+    if (!o.gate.model_path || optind != argc) {
+        fprintf(stderr, "%s: --model PATH is needed, and nothing but options\n", argv[0]);
+        return lg_option_usage(argv[0]);
+    }
+    o.arg[0] = (char *)o.worker;
+    add_arg(&o, "--model", (char *)o.gate.model_path);
+    o.gate.worker_argv = o.arg;
+    if (!o.gate.name) {
+        last_part(o.gate.model_path, name, sizeof name);
+        o.gate.name = name;
+    }
+    printf("Loading %s\n", o.gate.model_path);
+    fflush(stdout);
+    if (lg_server_run(&o.gate, say_ready, &err) == LG_OK) return 0;
+    fprintf(stderr, "%s: %s\n", argv[0], err.msg);
+    return 1;
+}

@@ -1,0 +1,84 @@
+/* expose.c - what GET /metrics says: the gateway's own counters and the worker's last report.
+ *
+ * In: lg_gateway_stats, lg_super, lg_stats.   Out: Prometheus text.  Names carry the unit; counters never fall.
+ * Thread: gateway.  Test: tests/e2e/test_http.py */
+#include "gateway/gateway.h"
+
+#include <stdio.h>
+
+static const char *const route_name[] = {"chat",  "completions", "models", "live",
+                                         "ready", "metrics",     "other"};
+/* 499: the client left before its answer was complete. */
+static const int status_code[] = {200, 400, 404, 405, 408, 413, 429, 431, 499, 500, 501, 503};
+
+_Static_assert(LG_COUNT(route_name) <= LG_MAX_ROUTE, "rows");
+_Static_assert(LG_COUNT(status_code) < LG_MAX_STATUS, "columns, and one for other codes");
+
+void lg_expose_count(lg_gateway *g, uint32_t route, int status) {
+    size_t i = 0;
+    while (i < LG_COUNT(status_code) && status_code[i] != status) i++;
+    g->stats.n_request[route][i]++;
+}
+
+static void put_requests(const lg_gateway *g, lg_buf *b) {
+    static const char name[] = "lignum_http_requests_total";
+    lg_metrics_put_family(b, name, "counter", "Answered requests by route and HTTP status.");
+    for (size_t r = 0; r < LG_COUNT(route_name); r++) {
+        for (size_t i = 0; i <= LG_COUNT(status_code); i++) {
+            char labels[64], code[8] = "other";
+            if (g->stats.n_request[r][i] == 0) continue;
+            if (i < LG_COUNT(status_code)) snprintf(code, sizeof code, "%d", status_code[i]);
+            snprintf(labels, sizeof labels, "route=\"%s\",status=\"%s\"", route_name[r], code);
+            lg_metrics_put_u64(b, name, labels, g->stats.n_request[r][i]);
+        }
+    }
+}
+
+void lg_expose_metrics(const lg_gateway *g, lg_buf *b) {
+    const lg_gateway_stats *s = &g->stats;
+    const lg_stats *w = lg_supervise_stats(g->sup);
+    uint32_t n_sent, n_held;
+    lg_supervise_count(g->sup, &n_sent, &n_held);
+    uint64_t up = lg_supervise_get_state(g->sup) == LG_SUPER_READY;
+    uint32_t running = w->n_running < n_sent ? w->n_running : n_sent;
+    const struct {
+        const char *name, *type, *help;
+        uint64_t v;
+    } row[] = {
+        {"lignum_prompt_tokens_total", "counter", "Prompt tokens of accepted requests.",
+         s->n_prompt_tok},
+        {"lignum_generated_tokens_total", "counter", "Tokens produced for clients.",
+         s->n_generated_tok},
+        {"lignum_requests_running", "gauge",
+         "Answers that the worker computes (its last report).", running},
+        {"lignum_requests_waiting", "gauge",
+         "Answers that wait for the worker or a slot in it.", n_held + (n_sent - running)},
+        {"lignum_requests_cancelled_total", "counter", "Requests whose client left.",
+         s->n_cancelled},
+        {"lignum_worker_up", "gauge", "1 while the worker takes requests.", up},
+        {"lignum_worker_restarts_total", "counter", "Times the worker was started again.",
+         lg_supervise_n_restart(g->sup)},
+        {"lignum_worker_slots_free", "gauge", "Free sequence slots (worker's last report).",
+         w->n_slot_free},
+        {"lignum_worker_pages_free", "gauge", "Free KV pages (worker's last report).",
+         w->n_page_free},
+        {"lignum_worker_nonfinite", "gauge",
+         "Answers ended by non-finite logits in this worker.", w->n_nonfinite},
+        {"lignum_connections", "gauge", "Open client connections.", s->n_conn},
+        {"lignum_connections_total", "counter", "Accepted client connections.",
+         s->n_conn_total},
+        {"lignum_slow_clients_total", "counter", "Connections closed: the client did not read.",
+         s->n_slow},
+        {"lignum_timeouts_total", "counter", "Requests that did not arrive in time.",
+         s->n_timeout},
+    };
+    put_requests(g, b);
+    for (size_t i = 0; i < LG_COUNT(row); i++) {
+        lg_metrics_put_family(b, row[i].name, row[i].type, row[i].help);
+        lg_metrics_put_u64(b, row[i].name, NULL, row[i].v);
+    }
+    lg_metrics_put_hist(b, "lignum_time_to_first_token_seconds",
+                        "From the complete request to its first token.", &s->ttft);
+    lg_metrics_put_hist(b, "lignum_inter_token_seconds", "Between two tokens of one answer.",
+                        &s->itl);
+}

@@ -1,0 +1,357 @@
+/* routes.c - one function for each route, and the jobs that answer with the engine's help.
+ *
+ * In:  complete requests of server.c, events of supervise.c.   Out: answers through lg_server_*.
+ * A job is one request; it has a flight and an output for each choice.  The head of a stream is sent with its first event,
+ * so that what goes wrong before gets a real HTTP status.
+ * Invariants: a job is in g->jobs from start to job_free; conn->job == job as long.  Thread: gateway.
+ * Memory: the job, its parsed request and outputs; freed with the answer.  Test: tests/e2e */
+#include "gateway/gateway.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct choice {
+    lg_job *job;
+    lg_flight *flight; /* NULL when it has ended */
+    uint64_t last_us;  /* its last token; 0: none yet */
+} choice;
+
+struct lg_job {
+    lg_job *next, *prev; /* g->jobs */
+    lg_gateway *g;
+    lg_conn *conn;
+    lg_route route;
+    lg_oai_req *req;
+    choice choice[LG_OAI_MAX_CHOICE];
+    lg_oai_out *out[LG_OAI_MAX_CHOICE];
+    uint32_t n_done;
+    bool began; /* the stream's head is sent */
+    uint64_t start_us;
+    lg_buf sse;
+};
+
+static const char json_type[] = "application/json";
+
+/* ---- Answers ---- */
+
+static void send_body(lg_gateway *g, lg_conn *c, lg_route route, int status,
+                      const char *headers, lg_buf *body) {
+    static const char no_memory[] =
+        "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,"
+        "\"code\":null}}";
+    if (body->failed) status = 500;
+    lg_expose_count(g, route, status);
+    if (body->failed)
+        lg_server_reply(c, status, json_type, "", no_memory, sizeof no_memory - 1);
+    else
+        lg_server_reply(c, status, json_type, headers, lg_buf_str(body), body->len_bytes);
+    lg_buf_fini(body);
+}
+
+static void send_error(lg_gateway *g, lg_conn *c, lg_route route, const lg_oai_error *e,
+                       const char *headers) {
+    lg_buf body = {0};
+    lg_oai_error_body(e, &body);
+    send_body(g, c, route, e->http, headers, &body);
+}
+
+static lg_oai_error error_of(int http, const char *code, const char *msg) {
+    lg_oai_error e = {.http = http, .code = code};
+    e.type = http == 429  ? "rate_limit_error"
+             : http < 500 ? "invalid_request_error"
+                          : "server_error";
+    snprintf(e.msg, sizeof e.msg, "%s", msg);
+    return e;
+}
+
+static const char *retry_header(int http) {
+    return http == 503 || http == 429 ? "Retry-After: 1\r\n" : "";
+}
+
+static void refuse(lg_gateway *g, lg_conn *c, lg_route route, int http, const char *code,
+                   const char *msg) {
+    lg_oai_error e = error_of(http, code, msg);
+    send_error(g, c, route, &e, retry_header(http));
+}
+
+void lg_routes_bad(lg_gateway *g, lg_conn *c, int status, const char *reason) {
+    refuse(g, c, LG_ROUTE_OTHER, status, "bad_http_request", reason);
+}
+
+/* ---- Jobs ---- */
+
+static void job_free(lg_job *j) {
+    lg_gateway *g = j->g;
+    for (uint32_t i = 0; i < LG_OAI_MAX_CHOICE; i++) {
+        if (j->choice[i].flight) lg_supervise_cancel(g->sup, j->choice[i].flight);
+        lg_oai_out_close(&j->out[i]);
+    }
+    *(j->prev ? &j->prev->next : &g->jobs) = j->next;
+    if (j->next) j->next->prev = j->prev;
+    g->n_job--;
+    if (j->conn) lg_server_set_job(j->conn, NULL);
+    lg_oai_close(&j->req);
+    lg_buf_fini(&j->sse);
+    lg_mem_free(j);
+}
+
+void lg_routes_gone(lg_job *j) {
+    j->g->stats.n_cancelled++;
+    lg_expose_count(j->g, j->route, 499);
+    j->conn = NULL;
+    job_free(j);
+}
+
+/* Send what has gathered; false when the client is too slow and the job gone. */
+static bool job_flush(lg_job *j) {
+    if (j->sse.len_bytes == 0) return true;
+    if (!j->began) lg_server_stream_begin(j->conn);
+    j->began = true;
+    if (!lg_server_stream_put(j->conn, j->sse.data, j->sse.len_bytes)) return false;
+    lg_buf_clear(&j->sse);
+    return true;
+}
+
+/* The job ends with an error, as a status or, in a stream, as its last event. */
+static void job_fail(lg_job *j, const lg_oai_error *e) {
+    lg_gateway *g = j->g;
+    lg_conn *c = j->conn;
+    lg_route route = j->route;
+    if (!j->began) {
+        job_free(j);
+        send_error(g, c, route, e, retry_header(e->http));
+        return;
+    }
+    lg_buf_clear(&j->sse);
+    lg_buf_puts(&j->sse, "data: ");
+    lg_oai_error_body(e, &j->sse);
+    lg_buf_puts(&j->sse, "\n\n");
+    if (!j->sse.failed && !job_flush(j)) return;
+    job_free(j);
+    lg_expose_count(g, route, e->http);
+    lg_server_stream_end(c);
+}
+
+static void job_finish(lg_job *j) {
+    lg_gateway *g = j->g;
+    lg_conn *c = j->conn;
+    lg_route route = j->route;
+    lg_buf body = {0};
+    if (j->req->stream) {
+        lg_oai_stream_end(j->req, j->out, j->req->n_choice, &j->sse);
+        if (!job_flush(j)) return;
+        job_free(j);
+        lg_expose_count(g, route, 200);
+        lg_server_stream_end(c);
+        return;
+    }
+    lg_oai_response(j->req, j->out, j->req->n_choice, &body);
+    job_free(j);
+    send_body(g, c, route, 200, "", &body);
+}
+
+static lg_oai_error error_of_lost(const lg_lost *lost) {
+    switch (lost->kind) {
+    case LG_LOST_WORKER: return error_of(500, "worker_failed", lost->text);
+    case LG_LOST_UNAVAILABLE: return error_of(503, "worker_unavailable", lost->text);
+    default: break;
+    }
+    switch (lost->status) {
+    case LG_AGAIN: return error_of(429, "queue_full", "too many requests are waiting");
+    case LG_E_ARG: return error_of(400, NULL, lost->text);
+    case LG_E_NOMEM: return error_of(503, "out_of_memory", lost->text);
+    default: return error_of(500, "engine_error", lost->text);
+    }
+}
+
+static void count_token(lg_job *j, choice *ch) {
+    lg_gateway_stats *s = &j->g->stats;
+    uint64_t now = lg_clock_us();
+    s->n_generated_tok++;
+    if (ch->last_us)
+        lg_metrics_hist_add(&s->itl, (double)(now - ch->last_us) * 1e-6);
+    else
+        lg_metrics_hist_add(&s->ttft, (double)(now - j->start_us) * 1e-6);
+    ch->last_us = now;
+}
+
+static void on_flight(void *ctx, const lg_event *e, const lg_lost *lost) {
+    choice *ch = ctx;
+    lg_job *j = ch->job;
+    lg_oai_error err;
+    if (lost || e->kind == LG_EVENT_DONE) ch->flight = NULL;
+    if (lost) {
+        err = error_of_lost(lost);
+        job_fail(j, &err);
+        return;
+    }
+    if (e->kind == LG_EVENT_TOKEN) count_token(j, ch);
+    if (e->kind == LG_EVENT_DONE &&
+        (e->finish == LG_FINISH_ERROR || e->finish == LG_FINISH_CANCELLED)) {
+        char msg[128];
+        snprintf(msg, sizeof msg, "generation ended early: %s", lg_status_name(e->status));
+        err = error_of(500, "generation_failed", msg);
+        job_fail(j, &err);
+        return;
+    }
+    if (lg_oai_out_event(j->out[ch - j->choice], e, &j->sse) != LG_OK || j->sse.failed) {
+        err = error_of(500, "out_of_memory", "no memory for the answer");
+        job_fail(j, &err);
+        return;
+    }
+    if (e->kind == LG_EVENT_DONE) j->n_done++;
+    if (!job_flush(j)) return;
+    if (j->n_done == j->req->n_choice) job_finish(j);
+}
+
+/* Start the flight of choice i. */
+static lg_status start_choice(lg_job *j, uint32_t i) {
+    const lg_oai_req *q = j->req;
+    choice *ch = &j->choice[i];
+    lg_request r = {.ids = q->ids.id,
+                    .n_id = (uint32_t)q->ids.n,
+                    .max_tokens = q->max_tokens,
+                    .params = q->params,
+                    .stop = q->stop,
+                    .n_stop = q->n_stop,
+                    .bias = q->bias,
+                    .n_bias = q->n_bias};
+    ch->job = j;
+    r.params.choice = i;
+    LG_TRY(lg_oai_out_open(q, i, &j->out[i]));
+    return lg_supervise_submit(j->g->sup, &r, on_flight, ch, &ch->flight);
+}
+
+static lg_oai_error error_of_start(lg_status st) {
+    switch (st) {
+    case LG_AGAIN: return error_of(429, "queue_full", "too many requests are waiting");
+    case LG_E_COMM:
+        return error_of(503, "worker_unavailable", "the model is not loaded at the moment");
+    case LG_E_ARG: return error_of(400, NULL, "the request is too long");
+    default: return error_of(503, "out_of_memory", "no memory for the request");
+    }
+}
+
+static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
+    lg_oai_error err;
+    lg_oai_req *req;
+    if (g->draining) {
+        refuse(g, c, route, 503, "shutting_down", "the server is shutting down");
+        return;
+    }
+    if (g->model.n_ctx == 0) {
+        refuse(g, c, route, 503, "loading", "the model is still loading");
+        return;
+    }
+    if (!lg_oai_open(&g->model, route == LG_ROUTE_CHAT, lg_buf_str(&h->body), h->body.len_bytes,
+                     &req, &err)) {
+        send_error(g, c, route, &err, retry_header(err.http));
+        return;
+    }
+    lg_job *j = lg_mem_alloc(sizeof *j);
+    if (!j) {
+        lg_oai_close(&req);
+        refuse(g, c, route, 503, "out_of_memory", "no memory for the request");
+        return;
+    }
+    j->g = g;
+    j->conn = c;
+    j->route = route;
+    j->req = req;
+    j->start_us = lg_clock_us();
+    j->next = g->jobs;
+    if (j->next) j->next->prev = j;
+    g->jobs = j;
+    g->n_job++;
+    lg_server_set_job(c, j);
+    for (uint32_t i = 0; i < req->n_choice; i++) {
+        lg_status st = start_choice(j, i);
+        if (st == LG_OK) continue;
+        err = error_of_start(st);
+        job_fail(j, &err);
+        return;
+    }
+    g->stats.n_prompt_tok += req->ids.n;
+}
+
+void lg_routes_abort(lg_gateway *g) {
+    lg_oai_error e = error_of(503, "shutting_down", "the server is shutting down");
+    while (g->jobs) job_fail(g->jobs, &e);
+}
+
+/* ---- The other routes ---- */
+
+static void get_models(lg_gateway *g, lg_conn *c) {
+    lg_buf body = {0};
+    lg_oai_models(&g->model, &body);
+    send_body(g, c, LG_ROUTE_MODELS, 200, "", &body);
+}
+
+static void get_live(lg_gateway *g, lg_conn *c) {
+    lg_buf body = {0};
+    lg_buf_puts(&body, "{\"status\":\"live\"}");
+    send_body(g, c, LG_ROUTE_LIVE, 200, "", &body);
+}
+
+static void get_ready(lg_gateway *g, lg_conn *c) {
+    lg_buf body = {0};
+    bool ready = lg_supervise_get_state(g->sup) == LG_SUPER_READY;
+    const char *state = g->draining           ? "draining"
+                        : ready               ? "ready"
+                        : g->model.n_ctx == 0 ? "loading"
+                                              : "restarting";
+    lg_buf_printf(&body, "{\"status\":\"%s\"}", state);
+    int status = ready && !g->draining ? 200 : 503;
+    send_body(g, c, LG_ROUTE_READY, status, retry_header(status), &body);
+}
+
+static void get_metrics(lg_gateway *g, lg_conn *c) {
+    lg_buf body = {0};
+    lg_expose_metrics(g, &body);
+    if (body.failed) {
+        send_body(g, c, LG_ROUTE_METRICS, 500, "", &body);
+        return;
+    }
+    lg_expose_count(g, LG_ROUTE_METRICS, 200);
+    lg_server_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", "", lg_buf_str(&body),
+                    body.len_bytes);
+    lg_buf_fini(&body);
+}
+
+static const struct {
+    const char *path, *method;
+    lg_route route;
+    void (*get)(lg_gateway *g, lg_conn *c); /* NULL: a job */
+} table[] = {
+    {"/v1/chat/completions", "POST", LG_ROUTE_CHAT, NULL},
+    {"/v1/completions", "POST", LG_ROUTE_COMPLETIONS, NULL},
+    {"/v1/models", "GET", LG_ROUTE_MODELS, get_models},
+    {"/live", "GET", LG_ROUTE_LIVE, get_live},
+    {"/ready", "GET", LG_ROUTE_READY, get_ready},
+    {"/metrics", "GET", LG_ROUTE_METRICS, get_metrics},
+};
+
+void lg_routes_handle(lg_gateway *g, lg_conn *c, lg_http *h) {
+    char text[160];
+    size_t i = 0;
+    while (i < LG_COUNT(table) && strcmp(table[i].path, h->path) != 0) i++;
+    if (i == LG_COUNT(table)) {
+        snprintf(text, sizeof text, "no route %s %.100s", h->method, h->path);
+        refuse(g, c, LG_ROUTE_OTHER, 404, "unknown_route", text);
+        return;
+    }
+    if (strcmp(table[i].method, h->method) != 0) {
+        snprintf(text, sizeof text, "%s is asked for with %s", table[i].path, table[i].method);
+        lg_oai_error e = error_of(405, "method_not_allowed", text);
+        snprintf(text, sizeof text, "Allow: %s\r\n", table[i].method);
+        send_error(g, c, table[i].route, &e, text);
+        return;
+    }
+    if (table[i].get)
+        table[i].get(g, c);
+    else
+        start_job(g, c, table[i].route, h);
+}

@@ -1,0 +1,546 @@
+/* server.c - sockets: connections, their limits and deadlines, signals, drain.
+ *
+ * In/out: bytes of clients; complete requests go to routes.c, its answers come back through lg_server_*.
+ * Policy: a connection reads one request, is BUSY until it is answered, then reads the next; what a client sends early
+ * waits, bounded, in its buffer.  A BUSY connection is watched with EV_CLOSED, which tells of a client that leaves even
+ * while nothing is read or written; closing only one's sending side counts as leaving.  A streaming client that lets more
+ * than BACKLOG_BYTES pile up is cut off.
+ * Invariants: a connection is freed only by reap(), from the loop; state DEAD means it waits for that.
+ * Thread: gateway.  Memory: one lg_conn for each connection.  Test: tests/e2e/test_http.py, test_cancel.py */
+#include "gateway/gateway.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/listener.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum {
+    BACKLOG_BYTES = 1 << 20,  /* unsent bytes of a stream */
+    INPUT_BYTES = 64 << 10,   /* unread bytes kept for a connection */
+    BODIES_BYTES = 512 << 20, /* all bodies being received */
+    LINGER_US = 2000000,      /* after a refusal: time for the client to read it */
+    STALL_S = 60,             /* writing makes no progress */
+    DRAIN_POLL_US = 20000
+};
+
+typedef enum { READING, BUSY, CLOSING, DEAD } conn_state;
+
+struct lg_conn {
+    lg_conn *next, *prev;
+    lg_server *sv;
+    struct bufferevent *be;
+    struct event *on_closed, *on_time;
+    conn_state state;
+    lg_http http;
+    lg_job *job;
+    bool streaming, chunked, half_closed, in_body;
+    bool close_after; /* no further request */
+    bool shut;        /* our sending side is closed */
+};
+
+struct lg_server {
+    lg_gateway g;
+    struct event_base *base;
+    struct evconnlistener *listener;
+    struct event *on_term, *on_int, *on_reap, *on_drain;
+    lg_conn *conns, *dead;
+    size_t body_bytes; /* of all connections */
+    uint64_t drain_until_us;
+    lg_status status;
+    lg_err err;
+    void (*on_ready)(const lg_gateway_opt *opt, const char *url);
+};
+
+/* ---- Life of a connection ---- */
+
+static struct timeval timeval_of(uint64_t us) {
+    return (struct timeval){.tv_sec = (time_t)(us / 1000000),
+                            .tv_usec = (suseconds_t)(us % 1000000)};
+}
+
+static void set_deadline(lg_conn *c, uint64_t us) {
+    struct timeval tv = timeval_of(us);
+    evtimer_add(c->on_time, &tv);
+}
+
+static void clear_body(lg_conn *c) {
+    c->sv->body_bytes -= c->http.body.len_bytes;
+    lg_http_reset(&c->http);
+}
+
+/* Nothing of the client is wanted any more; its memory goes at the next turn of the loop. */
+static void kill_conn(lg_conn *c) {
+    if (c->state == DEAD) return;
+    c->state = DEAD;
+    lg_job *job = c->job;
+    c->job = NULL;
+    event_del(c->on_closed);
+    event_del(c->on_time);
+    bufferevent_disable(c->be, EV_READ | EV_WRITE);
+    lg_server *sv = c->sv;
+    *(c->prev ? &c->prev->next : &sv->conns) = c->next;
+    if (c->next) c->next->prev = c->prev;
+    c->prev = NULL;
+    c->next = sv->dead;
+    sv->dead = c;
+    event_active(sv->on_reap, EV_TIMEOUT, 0);
+    if (job) lg_routes_gone(job);
+}
+
+static void free_conn(lg_conn *c) {
+    clear_body(c);
+    lg_http_fini(&c->http);
+    if (c->on_closed) event_free(c->on_closed);
+    if (c->on_time) event_free(c->on_time);
+    if (c->be) bufferevent_free(c->be);
+    c->sv->g.stats.n_conn--;
+    lg_mem_free(c);
+}
+
+static void reap(evutil_socket_t fd, short what, void *ctx) {
+    (void)fd;
+    (void)what;
+    lg_server *sv = ctx;
+    while (sv->dead) {
+        lg_conn *c = sv->dead;
+        sv->dead = c->next;
+        free_conn(c);
+    }
+}
+
+/* All is said: let the client read it, then close. */
+static void close_gently(lg_conn *c) {
+    c->state = CLOSING;
+    set_deadline(c, c->sv->g.opt->head_us);
+    if (evbuffer_get_length(bufferevent_get_output(c->be)) > 0) return;
+    /* Closing a socket with unread input resets the connection and may destroy the answer: shut down, drain, then close. */
+    if (!c->shut) shutdown(bufferevent_getfd(c->be), SHUT_WR);
+    c->shut = true;
+    set_deadline(c, LINGER_US);
+    if (c->half_closed) kill_conn(c);
+}
+
+/* ---- Answers ---- */
+
+static void read_more(lg_conn *c);
+
+static void end_answer(lg_conn *c) {
+    c->streaming = false;
+    c->job = NULL;
+    clear_body(c);
+    c->in_body = false;
+    if (c->close_after || c->half_closed || c->sv->g.draining) {
+        close_gently(c);
+        return;
+    }
+    c->state = READING;
+    set_deadline(c, c->sv->g.opt->idle_us);
+    read_more(c);
+}
+
+void lg_server_reply(lg_conn *c, int status, const char *type, const char *headers,
+                     const char *body, size_t len_bytes) {
+    if (c->state == DEAD) return;
+    bool keep = !c->close_after && !c->sv->g.draining;
+    struct evbuffer *out = bufferevent_get_output(c->be);
+    evbuffer_add_printf(out,
+                        "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
+                        "%sConnection: %s\r\n\r\n",
+                        status, lg_http_status_text(status), type, len_bytes, headers,
+                        keep ? "keep-alive" : "close");
+    evbuffer_add(out, body, len_bytes);
+    end_answer(c);
+}
+
+void lg_server_stream_begin(lg_conn *c) {
+    if (c->state == DEAD) return;
+    c->streaming = true;
+    c->chunked = !c->http.http10;
+    if (!c->chunked) c->close_after = true;
+    evbuffer_add_printf(
+        bufferevent_get_output(c->be),
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+        "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%sConnection: %s\r\n\r\n",
+        c->chunked ? "Transfer-Encoding: chunked\r\n" : "",
+        c->close_after ? "close" : "keep-alive");
+}
+
+bool lg_server_stream_put(lg_conn *c, const char *data, size_t len_bytes) {
+    if (c->state == DEAD) return false;
+    struct evbuffer *out = bufferevent_get_output(c->be);
+    if (len_bytes == 0) return true;
+    if (c->chunked) evbuffer_add_printf(out, "%zx\r\n", len_bytes);
+    evbuffer_add(out, data, len_bytes);
+    if (c->chunked) evbuffer_add(out, "\r\n", 2);
+    if (evbuffer_get_length(out) <= BACKLOG_BYTES) return true;
+    c->sv->g.stats.n_slow++;
+    kill_conn(c);
+    return false;
+}
+
+void lg_server_stream_end(lg_conn *c) {
+    if (c->state == DEAD) return;
+    if (c->chunked) evbuffer_add(bufferevent_get_output(c->be), "0\r\n\r\n", 5);
+    end_answer(c);
+}
+
+void lg_server_set_job(lg_conn *c, lg_job *job) {
+    c->job = job;
+}
+
+/* ---- Requests ---- */
+
+static void refuse(lg_conn *c, int status, const char *reason) {
+    c->close_after = true;
+    c->state = BUSY;
+    lg_routes_bad(&c->sv->g, c, status, reason);
+}
+
+static void handle(lg_conn *c) {
+    c->state = BUSY;
+    event_del(c->on_time);
+    if (!c->http.keep_alive) c->close_after = true;
+    lg_routes_handle(&c->sv->g, c, &c->http);
+    if (c->state != BUSY) return;
+    c->sv->body_bytes -= c->http.body.len_bytes; /* parsed: its room is free again */
+    lg_buf_fini(&c->http.body);
+    if (c->half_closed) kill_conn(c);
+}
+
+/* The head has been read and a body follows. */
+static void begin_body(lg_conn *c) {
+    c->in_body = true;
+    set_deadline(c, c->sv->g.opt->body_us);
+    if (c->http.expect_continue && c->http.body.len_bytes == 0)
+        evbuffer_add_printf(bufferevent_get_output(c->be), "HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+/* Take one stretch of input. */
+static void feed(lg_conn *c, struct evbuffer *in) {
+    struct evbuffer_iovec v;
+    size_t used = 0, before = c->http.body.len_bytes;
+    if (evbuffer_peek(in, -1, NULL, &v, 1) < 1 || v.iov_len == 0) return;
+    if (!lg_http_begun(&c->http)) set_deadline(c, c->sv->g.opt->head_us);
+    lg_status st = lg_http_feed(&c->http, v.iov_base, v.iov_len, &used);
+    evbuffer_drain(in, used);
+    c->sv->body_bytes += c->http.body.len_bytes - before;
+    if (st == LG_E_NOMEM)
+        refuse(c, 503, "no memory for the request");
+    else if (st == LG_E_FORMAT)
+        refuse(c, c->http.status, c->http.reason);
+    else if (c->sv->body_bytes > BODIES_BYTES)
+        refuse(c, 503, "too many large requests at the same time");
+    else if (st == LG_OK)
+        handle(c);
+    else if (c->http.state != LG_HTTP_HEAD && !c->in_body)
+        begin_body(c);
+}
+
+static void read_more(lg_conn *c) {
+    struct evbuffer *in = bufferevent_get_input(c->be);
+    while (c->state == READING && evbuffer_get_length(in) > 0) feed(c, in);
+    if (c->state == CLOSING) evbuffer_drain(in, evbuffer_get_length(in));
+}
+
+static void on_read(struct bufferevent *be, void *ctx) {
+    (void)be;
+    read_more(ctx);
+}
+
+/* All output is written. */
+static void on_written(struct bufferevent *be, void *ctx) {
+    (void)be;
+    lg_conn *c = ctx;
+    if (c->state == CLOSING) close_gently(c);
+}
+
+static void on_be_event(struct bufferevent *be, short what, void *ctx) {
+    lg_conn *c = ctx;
+    bool stalled = (what & BEV_EVENT_TIMEOUT) && (what & BEV_EVENT_WRITING);
+    if (stalled) c->sv->g.stats.n_slow++;
+    /* A client that stops sending still gets the answers that are already made. */
+    c->half_closed = true;
+    if ((what & BEV_EVENT_EOF) && !c->job &&
+        evbuffer_get_length(bufferevent_get_output(be)) > 0)
+        close_gently(c);
+    else
+        kill_conn(c);
+}
+
+/* The client has closed its side.  While a request is still read, its end is found in the input. */
+static void on_closed(evutil_socket_t fd, short what, void *ctx) {
+    (void)fd;
+    (void)what;
+    lg_conn *c = ctx;
+    c->half_closed = true;
+    event_del(c->on_closed); /* level-triggered */
+    if (c->state == BUSY) kill_conn(c);
+    if (c->state == CLOSING && c->shut) kill_conn(c);
+}
+
+static void on_time(evutil_socket_t fd, short what, void *ctx) {
+    (void)fd;
+    (void)what;
+    lg_conn *c = ctx;
+    if (c->state != READING || !lg_http_begun(&c->http)) {
+        kill_conn(c);
+        return;
+    }
+    c->sv->g.stats.n_timeout++;
+    refuse(c, 408,
+           c->in_body ? "the body did not arrive in time"
+                      : "the request's head did not arrive in time");
+}
+
+/* ---- Accepting ---- */
+
+static bool conn_init(lg_conn *c, lg_server *sv, evutil_socket_t fd) {
+    static const struct timeval stall = {.tv_sec = STALL_S};
+    int one = 1;
+    c->sv = sv;
+    sv->g.stats.n_conn++;
+    sv->g.stats.n_conn_total++;
+    c->be = bufferevent_socket_new(sv->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    if (!c->be) {
+        evutil_closesocket(fd);
+        return false;
+    }
+    c->on_closed = event_new(sv->base, fd, EV_CLOSED | EV_PERSIST, on_closed, c);
+    c->on_time = evtimer_new(sv->base, on_time, c);
+    if (!c->on_closed || !c->on_time || event_add(c->on_closed, NULL) != 0) return false;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    bufferevent_setcb(c->be, on_read, on_written, on_be_event, c);
+    bufferevent_setwatermark(c->be, EV_READ, 0, INPUT_BYTES);
+    bufferevent_set_timeouts(c->be, NULL, &stall);
+    set_deadline(c, sv->g.opt->idle_us);
+    return bufferevent_enable(c->be, EV_READ | EV_WRITE) == 0;
+}
+
+static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *addr,
+                      int len, void *ctx) {
+    (void)l;
+    (void)addr;
+    (void)len;
+    lg_server *sv = ctx;
+    static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n"
+                               "Retry-After: 1\r\nConnection: close\r\n\r\n";
+    if (sv->g.stats.n_conn >= sv->g.opt->max_conn) {
+        (void)!send(fd, full, sizeof full - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        evutil_closesocket(fd);
+        return;
+    }
+    lg_conn *c = lg_mem_alloc(sizeof *c);
+    if (!c) {
+        evutil_closesocket(fd);
+        return;
+    }
+    if (!conn_init(c, sv, fd)) {
+        free_conn(c);
+        return;
+    }
+    c->next = sv->conns;
+    if (c->next) c->next->prev = c;
+    sv->conns = c;
+}
+
+/* Out of file descriptors, usually: wait a moment instead of spinning. */
+static void on_accept_error(struct evconnlistener *l, void *ctx) {
+    (void)l;
+    (void)ctx;
+    lg_diag_log(LG_LOG_ERROR, "accept: %s", strerror(errno));
+    lg_clock_sleep_us(10000);
+}
+
+static lg_status try_listen(lg_server *sv, const struct addrinfo *a) {
+    sv->listener = evconnlistener_new_bind(sv->base, on_accept, sv,
+                                           LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC |
+                                               LEV_OPT_REUSEABLE,
+                                           1024, a->ai_addr, (int)a->ai_addrlen);
+    if (!sv->listener) return LG_E_IO;
+    evconnlistener_set_error_cb(sv->listener, on_accept_error);
+    return LG_OK;
+}
+
+static lg_status start_listening(lg_server *sv, lg_err *err) {
+    const lg_gateway_opt *opt = sv->g.opt;
+    struct addrinfo hint = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
+    char port[8];
+    snprintf(port, sizeof port, "%u", opt->port);
+    int rc = getaddrinfo(opt->host, port, &hint, &list);
+    if (rc != 0) return LG_FAIL(err, LG_E_IO, "host %s: %s", opt->host, gai_strerror(rc));
+    lg_status st = LG_E_IO;
+    for (const struct addrinfo *a = list; a && st != LG_OK; a = a->ai_next)
+        st = try_listen(sv, a);
+    int why = errno;
+    freeaddrinfo(list);
+    if (st != LG_OK)
+        return LG_FAIL(err, st, "cannot listen on %s, port %u: %s", opt->host, opt->port,
+                       strerror(why));
+    return LG_OK;
+}
+
+/* The address clients use; the port may have been chosen by the system. */
+static void make_url(const lg_server *sv, char *url, size_t cap) {
+    struct sockaddr_storage a;
+    socklen_t len = sizeof a;
+    char host[64] = "?", port[8] = "?";
+    if (getsockname(evconnlistener_get_fd(sv->listener), (struct sockaddr *)&a, &len) == 0)
+        getnameinfo((struct sockaddr *)&a, len, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(url, cap, strchr(host, ':') ? "http://[%s]:%s" : "http://%s:%s", host, port);
+}
+
+/* ---- Start, drain, end ---- */
+
+static void on_start(void *ctx, const lg_link_ready *ready, const lg_err *failed) {
+    lg_server *sv = ctx;
+    char url[96];
+    if (failed) {
+        sv->err = *failed;
+        sv->status = failed->code;
+        event_base_loopbreak(sv->base);
+        return;
+    }
+    sv->g.model.params = ready->params;
+    sv->g.model.n_ctx = ready->info.n_ctx;
+    sv->g.model.n_vocab = ready->info.n_token;
+    make_url(sv, url, sizeof url);
+    if (sv->on_ready) sv->on_ready(sv->g.opt, url);
+}
+
+static bool anything_left(const lg_server *sv) {
+    if (sv->g.n_job > 0) return true;
+    for (const lg_conn *c = sv->conns; c; c = c->next)
+        if (evbuffer_get_length(bufferevent_get_output(c->be)) > 0) return true;
+    return false;
+}
+
+static void on_drain(evutil_socket_t fd, short what, void *ctx) {
+    (void)fd;
+    (void)what;
+    lg_server *sv = ctx;
+    struct timeval tv = timeval_of(DRAIN_POLL_US);
+    uint64_t now = lg_clock_us();
+    if (!anything_left(sv) || now > sv->drain_until_us + LINGER_US) {
+        event_base_loopbreak(sv->base);
+        return;
+    }
+    if (now > sv->drain_until_us) lg_routes_abort(&sv->g);
+    evtimer_add(sv->on_drain, &tv);
+}
+
+static void on_signal(evutil_socket_t sig, short what, void *ctx) {
+    (void)what;
+    lg_server *sv = ctx;
+    if (sv->g.draining) { /* the second one: now */
+        event_base_loopbreak(sv->base);
+        return;
+    }
+    lg_diag_log(LG_LOG_INFO, "signal %d: finishing %u requests", (int)sig, sv->g.n_job);
+    sv->g.draining = true;
+    sv->drain_until_us = lg_clock_us() + sv->g.opt->drain_us;
+    for (lg_conn *c = sv->conns, *next; c; c = next) {
+        next = c->next;
+        if (c->state == READING && !lg_http_begun(&c->http)) kill_conn(c);
+    }
+    event_active(sv->on_drain, EV_TIMEOUT, 0);
+}
+
+static lg_status make_events(lg_server *sv, lg_err *err) {
+    struct event_config *cfg = event_config_new();
+    if (cfg) {
+        event_config_require_features(cfg, EV_FEATURE_EARLY_CLOSE);
+        event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK);
+        sv->base = event_base_new_with_config(cfg);
+        event_config_free(cfg);
+    }
+    if (!sv->base)
+        return LG_FAIL(err, LG_E_UNSUPPORTED,
+                       "no event method that tells of closed connections");
+    sv->on_term = evsignal_new(sv->base, SIGTERM, on_signal, sv);
+    sv->on_int = evsignal_new(sv->base, SIGINT, on_signal, sv);
+    sv->on_reap = event_new(sv->base, -1, 0, reap, sv);
+    sv->on_drain = evtimer_new(sv->base, on_drain, sv);
+    if (!sv->on_term || !sv->on_int || !sv->on_reap || !sv->on_drain ||
+        event_add(sv->on_term, NULL) != 0 || event_add(sv->on_int, NULL) != 0)
+        return LG_FAIL(err, LG_E_NOMEM, "no memory for the gateway's events");
+    return LG_OK;
+}
+
+static lg_status open_all(lg_server *sv, lg_err *err) {
+    const lg_gateway_opt *opt = sv->g.opt;
+    lg_super_opt so = {.model_path = opt->model_path,
+                       .worker_argv = opt->worker_argv,
+                       .max_flight = opt->max_flight,
+                       .restart_us = opt->restart_us,
+                       .on_start = on_start,
+                       .ctx = sv};
+    LG_TRY(make_events(sv, err));
+    LG_TRY(lg_tokenizer_open(opt->model_path, &sv->g.tok, err));
+    sv->g.model =
+        (lg_oai_model){.name = opt->name, .tok = sv->g.tok, .created = (uint64_t)time(NULL)};
+    LG_TRY(start_listening(sv, err));
+    return lg_supervise_open(sv->base, &so, &sv->g.sup, err);
+}
+
+static void close_all(lg_server *sv) {
+    sv->g.draining = true;
+    while (sv->conns) kill_conn(sv->conns);
+    if (sv->base) reap(-1, 0, sv);
+    lg_supervise_close(&sv->g.sup);
+    if (sv->listener) evconnlistener_free(sv->listener);
+    struct event *const ev[] = {sv->on_term, sv->on_int, sv->on_reap, sv->on_drain};
+    for (size_t i = 0; i < LG_COUNT(ev); i++)
+        if (ev[i]) event_free(ev[i]);
+    if (sv->base) event_base_free(sv->base);
+    lg_tokenizer_close(&sv->g.tok);
+    lg_mem_free(sv);
+}
+
+void lg_gateway_opt_init(lg_gateway_opt *opt) {
+    *opt = (lg_gateway_opt){.host = "127.0.0.1",
+                            .port = 8080,
+                            .max_conn = 1024,
+                            .max_flight = 1024,
+                            .head_us = 10 * 1000000,
+                            .body_us = 120 * 1000000,
+                            .idle_us = 75 * 1000000,
+                            .drain_us = 30 * 1000000,
+                            .restart_us = 60 * 1000000};
+}
+
+lg_status lg_server_run(const lg_gateway_opt *opt,
+                        void (*on_ready)(const lg_gateway_opt *opt, const char *url),
+                        lg_err *err) {
+    static const double ttft[] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,   2.5,
+                                  5,    10,    20,   40,  80,   160, 320, 640};
+    static const double itl[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                 0.25,  0.5,    1,     2.5,  5,     10};
+    lg_server *sv = lg_mem_alloc(sizeof *sv);
+    if (!sv) return LG_FAIL(err, LG_E_NOMEM, "no memory for the gateway");
+    signal(SIGPIPE, SIG_IGN);
+    sv->g.opt = opt;
+    sv->on_ready = on_ready;
+    lg_metrics_hist_init(&sv->g.stats.ttft, ttft, LG_COUNT(ttft));
+    lg_metrics_hist_init(&sv->g.stats.itl, itl, LG_COUNT(itl));
+    lg_status st = open_all(sv, err);
+    if (st == LG_OK) {
+        event_base_dispatch(sv->base);
+        st = sv->status;
+        if (st != LG_OK) *err = sv->err;
+    }
+    close_all(sv);
+    return st;
+}
