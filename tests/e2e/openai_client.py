@@ -1,0 +1,116 @@
+"""openai_client.py - the official openai package against `lignum serve`: streamed chat, tool round trip, reasoning split.
+
+The package is installed into the build folder once; offline the test is skipped and says why.
+"""
+import json
+import os
+import subprocess
+import sys
+
+import server
+
+PIN = "openai==2.8.1"
+VENV = os.path.join(server.BUILD, "openai-venv")
+
+
+def prepare():
+    """Python with the pinned package, or a skip with the reason."""
+    python = os.path.join(VENV, "bin", "python")
+    probe = [python, "-c", "import openai, sys; sys.exit('%s' != 'openai==' + openai.__version__)" % PIN]
+    if os.path.exists(python) and subprocess.run(probe, stderr=subprocess.DEVNULL).returncode == 0:
+        return python
+    made = subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], capture_output=True, text=True)
+    if made.returncode:
+        server.skip("python3 -m venv fails: " + (made.stdout + made.stderr).strip()[-200:])
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "10", PIN]
+    try:
+        got = subprocess.run(pip, capture_output=True, text=True, timeout=240)
+    except subprocess.TimeoutExpired:
+        server.skip("%s cannot be installed within 240 s" % PIN)
+    if got.returncode:
+        server.skip("%s cannot be installed: %s" % (PIN, got.stderr.strip()[-300:]))
+    return python
+
+
+def streamed_chat(client):
+    row = next(r for r in server.evals("facts") if r["enable_thinking"] is False)
+    text, usage = "", None
+    body = server.chat_body(row)
+    extra = {"chat_template_kwargs": body.pop("chat_template_kwargs")}
+    for chunk in client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True}, extra_body=extra):
+        if chunk.choices:
+            text += chunk.choices[0].delta.content or ""
+        usage = chunk.usage or usage
+    want = row["expected_text"].replace("<|im_end|>", "")
+    assert text.strip() == want.strip(), (text, want)
+    assert usage.completion_tokens == len(row["expected_ids"]), usage
+    print("streamed chat: %r" % text)
+
+
+def tool_round_trip(client):
+    row = next(r for r in server.evals("tool call") if r["enable_thinking"] is False)
+    body = server.chat_body(row)
+    extra = {"chat_template_kwargs": body.pop("chat_template_kwargs")}
+    choice = client.chat.completions.create(**body, extra_body=extra).choices[0]
+    assert choice.finish_reason == "tool_calls", choice
+    call = choice.message.tool_calls[0]
+    arguments = json.loads(call.function.arguments)
+    want = row["expected_text"]
+    assert "<function=%s>" % call.function.name in want, (call, want)
+    for name, value in arguments.items():
+        shown = value if isinstance(value, str) else json.dumps(value)
+        assert "<parameter=%s>\n%s\n" % (name, shown) in want, (arguments, want)
+    pieces, names = "", []
+    for chunk in client.chat.completions.create(**body, stream=True, extra_body=extra):
+        for part in (chunk.choices[0].delta.tool_calls or []) if chunk.choices else []:
+            pieces += part.function.arguments or ""
+            names += [part.function.name] if part.function.name else []
+    assert names == [call.function.name] and json.loads(pieces) == arguments, (names, pieces)
+    messages = row["messages"] + [choice.message.model_dump(exclude_none=True),
+                                  {"role": "tool", "tool_call_id": call.id, "content": json.dumps({"result": 1327})}]
+    answer = client.chat.completions.create(**{**body, "messages": messages}, extra_body=extra).choices[0]
+    assert answer.message.content and answer.finish_reason in ("stop", "length"), answer
+    print("tool round trip: %s(%s) -> %r" % (call.function.name, call.function.arguments, answer.message.content))
+
+
+def reasoning_split(client):
+    row = next(r for r in server.evals("facts") if r["enable_thinking"])
+    body = server.chat_body(row)
+    extra = {"chat_template_kwargs": body.pop("chat_template_kwargs")}
+    thought, said = row["expected_text"].replace("<|im_end|>", "").split("</think>")
+    message = client.chat.completions.create(**body, extra_body=extra).choices[0].message
+    assert message.reasoning_content.strip() == thought.strip(), message
+    assert message.content.strip() == said.strip(), message
+    got = ["", ""]
+    for chunk in client.chat.completions.create(**body, stream=True, extra_body=extra):
+        if chunk.choices:
+            got[0] += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
+            got[1] += chunk.choices[0].delta.content or ""
+    assert got == [message.reasoning_content, message.content], got
+    print("reasoning split: %r then %r" % (got[0], got[1]))
+
+
+def errors(client):
+    import openai
+    try:
+        client.chat.completions.create(model="m", messages=[], max_tokens=1)
+    except openai.BadRequestError as e:
+        assert e.body["type"] == "invalid_request_error", e.body
+    else:
+        raise AssertionError("empty messages were accepted")
+    assert [m.id for m in client.models.list()] == ["tiny-qwen35moe"]
+
+
+def main():
+    if len(sys.argv) == 1:
+        python = prepare()
+        with server.Server() as s:
+            sys.exit(subprocess.run([python, __file__, "http://127.0.0.1:%d/v1" % s.port]).returncode)
+    import openai
+    client = openai.OpenAI(base_url=sys.argv[1], api_key="none", timeout=60, max_retries=0)
+    for check in (streamed_chat, tool_round_trip, reasoning_split, errors):
+        check(client)
+
+
+if __name__ == "__main__":
+    main()
