@@ -13,8 +13,9 @@
 
 /* ---- Commands ---- */
 
-int lg_serve_main(int argc, char **argv);  /* serve.c: the gateway */
-int lg_worker_main(int argc, char **argv); /* worker.c: the engine for a gateway */
+int lg_inspect_main(int argc, char **argv); /* inspect.c: what a model folder holds */
+int lg_serve_main(int argc, char **argv);   /* serve.c: the gateway */
+int lg_worker_main(int argc, char **argv);  /* worker.c: the engine for a gateway */
 
 /* ---- Values of options (option.c) ---- */
 

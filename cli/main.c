@@ -15,6 +15,7 @@ typedef struct command {
 
 /* Ends with a row of NULLs. */
 static const command table[] = {
+    {"inspect", lg_inspect_main, "show what a model folder holds and needs"},
     {"worker", lg_worker_main, "run the engine for a gateway"},
     {NULL, NULL, NULL},
 };
