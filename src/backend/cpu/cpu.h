@@ -19,7 +19,7 @@
 #include "backend/backend.h"
 #include "base/mem.h"
 
-#define LG_CPU_REGION_MACS 100000 /* multiply-adds below which a stage stays on the caller */
+#define LG_CPU_REGION_MACS 250000 /* multiply-adds below which a stage stays on the caller */
 #define LG_CPU_ROW_BLK     64     /* rows of one matrix product task */
 #define LG_CPU_ATTN_BLK    16     /* query tokens of one attention task */
 
