@@ -5,7 +5,7 @@
 #include "golden.h"
 #include "rig.h"
 
-#include "backend/cpu/cpu.h"
+#include "base/json.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -15,9 +15,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define MAX_KIND 48
-#define MAX_TOK  260
-#define N_PAGE   24
+#define MAX_KIND    48
+#define MAX_TOK     260
+#define N_PAGE      32
+#define N_LONG_PAGE 32
+#define LONG_STEP   187
 
 /* Worst error of one kind of tensor. */
 typedef struct kind_row {
@@ -277,6 +279,53 @@ static void open_model(model_case *m, const char *name, const char *models, cons
     if (golden_open(&m->gold, path, &err) != LG_OK) fail_msg("%s", err.msg);
 }
 
+/* Minus the log-probability of `id`, in double. */
+static double nll(const float *row, uint32_t n_vocab, uint32_t id) {
+    double max = row[rig_argmax(row, n_vocab)], sum = 0;
+    for (uint32_t i = 0; i < n_vocab; i++) sum += exp((double)row[i] - max);
+    return max + log(sum) - (double)row[id];
+}
+
+/* Mean over a long text sampled from the model itself: 2,000 positions, 32 pages, against the reference's mean. */
+static void check_long_text(model_case *m, const char *goldens, lg_pool *pool) {
+    char path[1100];
+    lg_json_doc *doc = NULL;
+    lg_err err = {0};
+    snprintf(path, sizeof path, "%s/ppl.json", goldens);
+    if (lg_json_load(path, 1 << 20, 8, &doc, &err) != LG_OK) fail_msg("%s", err.msg);
+    const lg_json *of = lg_json_get(lg_json_root(doc), m->name), *ids = lg_json_get(of, "ids");
+    double want, sum = 0;
+    if (of) {
+        assert_true(lg_json_f64(lg_json_get(of, "mean_nll"), &want) &&
+                    ids->n_child > LONG_STEP);
+        uint32_t n = ids->n_child, page[N_LONG_PAGE], *tok = lg_mem_calloc(n, sizeof *tok);
+        assert_true(tok && n <= N_LONG_PAGE * LG_PAGE_TOK);
+        uint32_t at = 0, n_vocab = m->w->cfg.n_vocab;
+        for (const lg_json *v = ids->child; v; v = v->next) {
+            uint64_t id;
+            assert_true(lg_json_u64(v, &id) && id < n_vocab);
+            tok[at++] = (uint32_t)id;
+        }
+        for (uint32_t i = 0; i < N_LONG_PAGE; i++) page[i] = (i * 7 + 3) % N_LONG_PAGE;
+        open_backend(m, pool, false);
+        for (uint32_t pos = 0; pos < n; pos += LONG_STEP) {
+            uint32_t k = n - pos < LONG_STEP ? n - pos : LONG_STEP;
+            rig_seq seq = {0, pos, page, N_LONG_PAGE, tok + pos, k, k};
+            lg_step_out out = {0};
+            rig_step(m->be, &seq, 1, &out);
+            for (uint32_t r = 0; r < k && pos + r + 1 < n; r++)
+                sum += nll(out.logits + r * out.ld_logits, n_vocab, tok[pos + r + 1]);
+        }
+        double got = sum / (n - 1);
+        printf("  %-14s %u positions: mean negative log-likelihood %.6f, reference %.6f\n",
+               m->name, n, got, want);
+        assert_true(fabs(got - want) < 1e-4);
+        lg_mem_free(tok);
+        lg_backend_close(&m->be);
+    }
+    lg_json_close(&doc);
+}
+
 static void close_model(model_case *m) {
     lg_backend_close(&m->be);
     lg_weights_close(&m->w);
@@ -294,6 +343,8 @@ static void check_model(const char *name, const char *models, const char *golden
     check_two_segments(&m);
     check_ragged(&m);
     report(&m);
+    lg_backend_close(&m.be);
+    check_long_text(&m, goldens, pool);
     close_model(&m);
 }
 
