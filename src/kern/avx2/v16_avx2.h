@@ -152,17 +152,20 @@ static inline v16 v16_load_f16(const uint16_t *p) {
                  _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 8)))};
 }
 
-/* E4M3 through binary16: the same bits 7 places up are the value times 2^-8, subnormals included; 0x7f is NaN. */
-static inline v16 v16_load_e4m3(const uint8_t *p) {
-    __m256i e = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
-    __m256i mag = _mm256_and_si256(e, _mm256_set1_epi16(0x7f));
-    __m256i nan = _mm256_cmpeq_epi16(mag, _mm256_set1_epi16(0x7f));
-    __m256i sign = _mm256_slli_epi16(_mm256_xor_si256(e, mag), 8);
-    __m256i h = _mm256_or_si256(_mm256_slli_epi16(mag, 7), _mm256_srli_epi16(nan, 1));
-    h = _mm256_or_si256(h, sign);
-    v16 v = {_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
-             _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
-    return v16_mul(v, v16_set(256.0f));
+/* E4M3 times 2^-8, through binary16: sign and the other bits one place down are the number with the same bias difference,
+ * subnormals included.  0x7f is NaN. */
+static inline v16 v16_load_e4m3_256th(const uint8_t *p) {
+    const __m256i high =
+        _mm256_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7, -1, 8, -1, 9,
+                         -1, 10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15);
+    __m256i e = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
+    e = _mm256_shuffle_epi8(e, high); /* each byte in the upper half of a word */
+    __m256i mag = _mm256_and_si256(e, _mm256_set1_epi16(0x7f00));
+    __m256i nan = _mm256_cmpeq_epi16(mag, _mm256_set1_epi16(0x7f00));
+    __m256i h = _mm256_and_si256(_mm256_srai_epi16(e, 1), _mm256_set1_epi16((short)0xbf80));
+    h = _mm256_or_si256(h, _mm256_srli_epi16(nan, 1));
+    return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
+                 _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
 }
 
 #endif

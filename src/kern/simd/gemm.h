@@ -26,12 +26,12 @@ INLINE const float *gemm_x(const gemm *g, uint32_t r) {
     return g->x + (g->row_idx ? g->row_idx[r] : r) * g->ld_x;
 }
 
-/* Weights k of the 16 channels of a panel, without scale. */
+/* Weights k of the 16 channels of a panel; E4M3 without scale and divided by 256. */
 INLINE v16 gemm_weights(const lg_dtype type, const void *panel, size_t k) {
     if (type == LG_F32) return v16_load((const float *)panel + k * LG_NR);
     if (type == LG_BF16) return v16_load_bf16((const uint16_t *)panel + k * LG_NR);
     if (type == LG_F16) return v16_load_f16((const uint16_t *)panel + k * LG_NR);
-    return v16_load_e4m3((const uint8_t *)panel + k * LG_NR);
+    return v16_load_e4m3_256th((const uint8_t *)panel + k * LG_NR);
 }
 
 static inline const void *gemm_panel(const lg_mat *w, uint32_t panel) {
@@ -39,10 +39,11 @@ static inline const void *gemm_panel(const lg_mat *w, uint32_t panel) {
     return (const uint8_t *)w->panel + panel * bytes;
 }
 
-/* The scale of a panel at input channel k. */
+/* 256 times the scale of a panel at input channel k.  The factors of 256 are exact, so that the product is rounded once, as
+ * float(element) * scale is. */
 static inline float gemm_scale(const lg_mat *w, uint32_t panel, uint32_t k) {
     size_t n_block = (w->n_in + SCALE_K - 1) / SCALE_K;
-    return w->scale[(size_t)panel * LG_NR / SCALE_K * n_block + k / SCALE_K];
+    return 256.0f * w->scale[(size_t)panel * LG_NR / SCALE_K * n_block + k / SCALE_K];
 }
 
 static inline uint32_t gemm_n_ch(const lg_mat *w, uint32_t panel) {
@@ -156,7 +157,7 @@ INLINE void gemm_run(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const f
     case LG_BF16: gemm_typed(&g, LG_BF16, panel0, n_panel, n_row); break;
     case LG_F16: gemm_typed(&g, LG_F16, panel0, n_panel, n_row); break;
     case LG_E4M3: gemm_typed(&g, LG_E4M3, panel0, n_panel, n_row); break;
-    default: LG_ASSERT(!"type of a matrix"); break;
+    default: LG_ASSERT(w->type < LG_N_DTYPE); break;
     }
 }
 

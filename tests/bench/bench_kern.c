@@ -1,0 +1,243 @@
+/* bench_kern.c - time of the kernels on the shapes that matter, one thread.
+ *
+ *     bench_kern [LEVEL ...]      default: every level that runs here but ref
+ *
+ * Each line: kernel, shape, level, best time of several batches, speed, and the ratio to ref where ref is not too slow.
+ * Time is processor time of the thread, so that other work on the machine disturbs less. */
+#include "base/base.h"
+#include "kern/kern.h"
+
+#include <stdio.h>
+#include <time.h>
+
+typedef void work(const lg_kern *k, void *ctx);
+
+static double now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+/* Microseconds of one call: the best of batches of at least 3 ms, within about 0.15 s. */
+static double time_us(work *run, const lg_kern *k, void *ctx) {
+    double best = 1e30;
+    uint64_t n = 1;
+    double start = now_us();
+    run(k, ctx);
+    do {
+        double t0 = now_us();
+        for (uint64_t i = 0; i < n; i++) run(k, ctx);
+        double t = now_us() - t0, us = t / (double)n;
+        if (t < 3000) {
+            n *= 2;
+        } else if (us < best) {
+            best = us;
+        }
+    } while (best == 1e30 || now_us() - start < 150000);
+    return best;
+}
+
+static float *floats(size_t n, float lo, float hi) {
+    float *x = lg_mem_calloc(n, sizeof *x);
+    LG_ASSERT(x);
+    for (size_t i = 0; i < n; i++) x[i] = lo + (hi - lo) * lg_num_rng_unit(3, 0, i, 0);
+    return x;
+}
+
+static void drop(float **all, size_t n) {
+    for (size_t i = 0; i < n; i++) lg_mem_free(all[i]);
+}
+
+/* `units` is the work of one call. */
+static void report(const char *name, const lg_kern *k, work *run, void *ctx, double units,
+                   const char *unit, bool vs_ref) {
+    double us = time_us(run, k, ctx);
+    printf("%-34s %-7s %12.2f us %9.2f G%s/s", name, k->name, us, units / us * 1e-3, unit);
+    if (vs_ref) printf("   %6.1f x ref", time_us(run, lg_kern_level("ref"), ctx) / us);
+    printf("\n");
+    fflush(stdout);
+}
+
+typedef struct gemm_case {
+    lg_mat w;
+    float *x, *y;
+    uint32_t n_row;
+} gemm_case;
+
+static void run_gemm(const lg_kern *k, void *ctx) {
+    gemm_case *c = ctx;
+    k->gemm(&c->w, 0, lg_mat_n_panel(&c->w), c->x, c->w.n_in, NULL, c->n_row, c->y, c->w.n_out);
+}
+
+static void bench_gemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_t n_in,
+                       uint32_t n_row) {
+    size_t n = (size_t)n_out * n_in, bytes = lg_dtype_bytes(type);
+    uint8_t *panel = lg_mem_calloc(n, bytes);
+    LG_ASSERT(panel);
+    for (size_t i = 0; i < n * bytes; i++) panel[i] = (uint8_t)(lg_num_rng(1, 0, i, 0) % 0x3c);
+    float *scale = floats((n_out / 128 + 1) * (size_t)(n_in / 128 + 1), 0.5f, 1);
+    gemm_case c = {
+        .w = {.type = type, .n_out = n_out, .n_in = n_in, .panel = panel, .scale = scale},
+        .x = floats((size_t)n_row * n_in, -1, 1),
+        .y = floats((size_t)n_row * n_out, 0, 1),
+        .n_row = n_row};
+    char name[64];
+    snprintf(name, sizeof name, "gemm %s M=%u %ux%u", lg_dtype_name(type), n_row, n_out, n_in);
+    if (n_row == 1) report(name, k, run_gemm, &c, (double)(n * bytes), "B", n < 1000000);
+    if (n_row > 1)
+        report(name, k, run_gemm, &c, (double)n * n_row, "MAC", n * n_row < 10000000);
+    lg_mem_free(panel);
+    drop((float *[]){scale, c.x, c.y}, 3);
+}
+
+static void run_gdn(const lg_kern *k, void *ctx) {
+    k->gdn_rows(ctx);
+}
+
+/* n_tok tokens of one head of 128 x 128; half of the rows are open before a single token. */
+static void bench_gdn(const lg_kern *k, uint32_t n_tok) {
+    enum { D = 128 };
+    float *q = floats((size_t)n_tok * D, -0.1f, 0.1f), *v = floats((size_t)n_tok * D, -1, 1);
+    float *g = floats(n_tok, -0.1f, 0), *open_k = floats(D * LG_GDN_C, -0.1f, 0.1f);
+    float *o = floats((size_t)n_tok * D, 0, 1), *s = floats(D * D, -1, 1);
+    float *open_d = floats(LG_GDN_C * D, -1, 1), *open_g = floats(LG_GDN_C, -0.1f, 0);
+    float *scratch = floats(lg_gdn_scratch_floats(D, D), 0, 1);
+    lg_gdn_arg a = {.dk = D,
+                    .dv = D,
+                    .n_tok = n_tok,
+                    .n_open = n_tok == 1 ? LG_GDN_C / 2 : 0,
+                    .has_init = true,
+                    .q = q,
+                    .k = q,
+                    .ld_qk = D,
+                    .v = v,
+                    .ld_v = D,
+                    .g = g,
+                    .beta = g,
+                    .ld_g = 1,
+                    .o = o,
+                    .ld_o = D,
+                    .s = s,
+                    .open_k = open_k,
+                    .open_d = open_d,
+                    .open_g = open_g,
+                    .scratch = scratch};
+    char name[64];
+    snprintf(name, sizeof name, "gdn_rows %u tok 128x128", n_tok);
+    if (n_tok == 1) report(name, k, run_gdn, &a, D * D * 4.0, "B", true);
+    if (n_tok > 1)
+        report(name, k, run_gdn, &a, (3.0 * D * D + 2.0 * LG_GDN_C * D) * n_tok, "MAC", true);
+    drop((float *[]){q, v, g, open_k, o, s, open_d, open_g, scratch}, 9);
+}
+
+static void run_attn(const lg_kern *k, void *ctx) {
+    k->attn_page(ctx);
+}
+
+static void bench_attn(const lg_kern *k, uint32_t n_q) {
+    enum { D = 256 };
+    uint32_t *n_see = lg_mem_calloc(n_q, sizeof *n_see);
+    LG_ASSERT(n_see);
+    for (uint32_t i = 0; i < n_q; i++) n_see[i] = LG_PAGE_TOK;
+    float *q = floats((size_t)n_q * D, -1, 1), *kp = floats(D * LG_PAGE_TOK, -1, 1);
+    float *vp = floats(D * LG_PAGE_TOK, -1, 1), *m = floats(n_q, 0, 1), *l = floats(n_q, 1, 2);
+    float *acc = floats((size_t)n_q * D, 0, 1);
+    lg_attn_arg a = {.d = D,
+                     .n_q = n_q,
+                     .q = q,
+                     .ld_q = D,
+                     .n_see = n_see,
+                     .k_page = kp,
+                     .v_page = vp,
+                     .scale = 0.0625f,
+                     .m = m,
+                     .l = l,
+                     .acc = acc};
+    char name[64];
+    snprintf(name, sizeof name, "attn_page %u rows d=256", n_q);
+    report(name, k, run_attn, &a, 2.0 * D * LG_PAGE_TOK * n_q, "MAC", true);
+    drop((float *[]){q, kp, vp, m, l, acc}, 6);
+    lg_mem_free(n_see);
+}
+
+typedef struct row_case {
+    float *x, *w, *z, *y;
+    uint32_t n;
+} row_case;
+
+static void run_rmsnorm(const lg_kern *k, void *ctx) {
+    row_case *c = ctx;
+    k->rmsnorm(c->x, c->w, 1e-6f, c->n, c->y);
+}
+
+static void run_swiglu(const lg_kern *k, void *ctx) {
+    row_case *c = ctx;
+    k->swiglu(c->x, c->w, c->n, c->y);
+}
+
+static void run_gated(const lg_kern *k, void *ctx) {
+    row_case *c = ctx;
+    k->gated_norm(c->x, c->w, c->z, 1e-6f, c->n, c->y);
+}
+
+static void run_argmax(const lg_kern *k, void *ctx) {
+    row_case *c = ctx;
+    k->argmax(c->x, c->n, c->y);
+}
+
+static void run_conv(const lg_kern *k, void *ctx) {
+    row_case *c = ctx;
+    uint32_t n_ch = c->n / 8;
+    k->conv_silu(c->x, n_ch, 8, n_ch, c->w, n_ch, true, c->z, n_ch, c->y, n_ch);
+}
+
+static void bench_rows(const lg_kern *k, uint32_t n) {
+    static const struct {
+        const char *name;
+        work *run;
+    } cases[] = {{"rmsnorm", run_rmsnorm},
+                 {"swiglu", run_swiglu},
+                 {"gated_norm", run_gated},
+                 {"conv_silu, 8 tokens", run_conv},
+                 {"argmax", run_argmax}};
+    row_case c = {floats(n, -2, 2), floats(n, -1, 1), floats(n, -4, 4), floats(n, 0, 1), n};
+    for (size_t i = 0; i < LG_COUNT(cases); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s n=%u", cases[i].name, n);
+        report(name, k, cases[i].run, &c, n, "elem", true);
+    }
+    drop((float *[]){c.x, c.w, c.z, c.y}, 4);
+}
+
+static void bench(const lg_kern *k) {
+    static const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 512};
+    for (int type = 0; type < LG_N_DTYPE; type++) {
+        bench_gemm(k, (lg_dtype)type, 256, 2048, 1);
+        for (size_t i = 0; i < LG_COUNT(rows); i++)
+            bench_gemm(k, (lg_dtype)type, 2048, 2048, rows[i]);
+    }
+    bench_gemm(k, LG_BF16, 32768, 2048, 1);
+    bench_gdn(k, 1);
+    bench_gdn(k, 32);
+    bench_gdn(k, 256);
+    bench_attn(k, 1);
+    bench_attn(k, 16);
+    bench_attn(k, 256);
+    bench_rows(k, 2048);
+    bench_rows(k, 248320);
+}
+
+int main(int argc, char **argv) {
+    static const char *const all[] = {"avx2", "avx512"};
+    for (int i = 1; i < argc; i++) {
+        const lg_kern *k = lg_kern_level(argv[i]);
+        if (!k) {
+            fprintf(stderr, "bench_kern: no level %s here\n", argv[i]);
+            return 1;
+        }
+        bench(k);
+    }
+    for (size_t i = 0; i < LG_COUNT(all) && argc == 1; i++)
+        if (lg_kern_level(all[i])) bench(lg_kern_level(all[i]));
+    return 0;
+}
