@@ -50,6 +50,7 @@ static void detect(void) {
     if (fma) note("fma");
     if (f16c) note("f16c");
     if (avx512) note("avx512");
+    if (avx2 && fma && f16c && avx512) level[n_level++] = &lg_kern_avx512;
     if (avx2 && fma && f16c) level[n_level++] = &lg_kern_avx2;
 }
 #else
