@@ -1,7 +1,8 @@
 /* openai.h - the OpenAI wire format without any I/O: request body -> what the engine needs; tokens -> response bytes.
  *
- * Every field is understood, harmless and documented in openai.c's table, or refused with 400 naming it.  The server
- * (server.c) moves bytes and talks to the link.  Thread: gateway.  Test: tests/unit/test_openai.c */
+ * Every field is understood, harmless and documented in openai_req.c's table, or refused with 400 naming it.  The server
+ * moves bytes and talks to the link.  Requests: openai_req.c; answers: openai_resp.c.
+ * Thread: gateway.  Test: tests/unit/test_openai.c, fuzz/fuzz_openai.c */
 #ifndef LG_GATEWAY_OPENAI_H
 #define LG_GATEWAY_OPENAI_H
 
@@ -61,7 +62,8 @@ lg_status lg_oai_out_open(const lg_oai_req *req, uint32_t choice, lg_oai_out **o
 void lg_oai_out_close(lg_oai_out **out);
 
 /* Take one engine event (TOKEN or DONE; its text, logprobs, finish).  When streaming, appends finished server-sent events
- * ("data: {...}\n\n") to sse; otherwise collects.  LG_E_NOMEM. */
+ * ("data: {...}\n\n") to sse; otherwise collects.  A stream that ends with ERROR or CANCELLED gets an error object; without
+ * a stream the caller answers that itself.  LG_E_NOMEM. */
 lg_status lg_oai_out_event(lg_oai_out *out, const lg_event *event, lg_buf *sse);
 
 /* Stream: the usage chunk (when asked for) and "data: [DONE]\n\n", after every choice is done. */

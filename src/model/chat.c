@@ -187,6 +187,12 @@ static lg_status check_shapes(const lg_chat_opt *opt, lg_err *err) {
     return LG_OK;
 }
 
+static bool is_system(const render *r, const lg_json *msg) {
+    const lg_json *role = lg_json_get(msg, "role");
+    return lg_json_is(role, "system") ||
+           (r->opt->developer_is_system && lg_json_is(role, "developer"));
+}
+
 /* ---- Content ---- */
 
 static void put_vision(render *r, bool image, bool count) {
@@ -252,7 +258,7 @@ static lg_status join(render *r, const lg_json *msg, size_t i_msg, bool count, b
 
 static lg_status put_system_block(render *r) {
     const lg_json *tools = r->opt->tools, *first = r->opt->messages->child;
-    bool system = lg_json_is(lg_json_get(first, "role"), "system");
+    bool system = is_system(r, first);
     bool any_tool = tools && tools->kind == LG_JSON_ARRAY && tools->child;
     if (!any_tool && !system) return LG_OK;
     scaffold(r->out, "<|im_start|>system\n");
@@ -470,7 +476,7 @@ static lg_status put_message(render *r, const lg_json *msg, const lg_json *prev,
     const lg_json *role = lg_json_get(msg, "role");
     slice at;
     LG_TRY(join(r, msg, i_msg, true, false, &at));
-    if (lg_json_is(role, "system")) {
+    if (is_system(r, msg)) {
         if (prev) return LG_FAIL(r->err, LG_E_ARG, "System message must be at the beginning.");
     } else if (lg_json_is(role, "user")) {
         scaffold(r->out, "<|im_start|>user\n");

@@ -17,6 +17,8 @@ typedef struct lg_chat_opt {
     bool add_vision_id;
     /* Arguments of a call may also be JSON text, as OpenAI clients send them; without this that is an error. */
     bool parse_arguments;
+    /* The role "developer" is another name of "system"; without this it is an error. */
+    bool developer_is_system;
 } lg_chat_opt;
 
 /* The rendered prompt.  Caller's storage; = {0} before, lg_chat_fini after. */
