@@ -16,6 +16,17 @@
 int lg_inspect_main(int argc, char **argv); /* inspect.c: what a model folder holds */
 int lg_serve_main(int argc, char **argv);   /* serve.c: the gateway */
 int lg_worker_main(int argc, char **argv);  /* worker.c: the engine for a gateway */
+int lg_run_main(int argc, char **argv);     /* run.c: a conversation in this process */
+int lg_bench_main(int argc, char **argv);   /* bench.c: speed of prompts and answers */
+
+/* ---- Models (load.c) ---- */
+
+/* Path of the bundled model into path[size_bytes], or NULL when it is not found. */
+const char *lg_load_default(char *path, size_t size_bytes);
+
+/* lg_open with a progress bar on a terminal once it has taken a second; opt->model_path NULL means the bundled model.
+ * The caller owns *eng.  false when it failed (reported). */
+bool lg_load_open(const char *argv0, lg_options *opt, lg_engine **eng);
 
 /* ---- Values of options (option.c) ---- */
 

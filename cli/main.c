@@ -1,6 +1,6 @@
 /* main.c - the program `lignum`: finds the command and calls it.
  *
- * Each command owns its options and its help: see cli.h.  Test: tests/unit/cli_test.sh */
+ * Each command owns its options and its help: see cli.h.  Test: tests/py/cli.py */
 #include "cli.h"
 
 #include <getopt.h>
@@ -15,6 +15,8 @@ typedef struct command {
 
 /* Ends with a row of NULLs. */
 static const command table[] = {
+    {"run", lg_run_main, "answer a prompt or hold a conversation"},
+    {"bench", lg_bench_main, "measure the speed of prompts and answers"},
     {"inspect", lg_inspect_main, "show what a model folder holds and needs"},
     {"worker", lg_worker_main, "run the engine for a gateway"},
     {NULL, NULL, NULL},

@@ -1,0 +1,305 @@
+/* bench.c - `lignum bench`: how fast this build reads prompts and writes answers on this machine.
+ *
+ * Every figure goes through the whole engine: scheduler, forward pass, sampling (temperature, top-k, top-p), text.  Medians
+ * of N_REPEAT runs with the smallest and the largest.  Test: tests/py/run.py */
+#include "cli.h"
+#include "base/base.h"
+#include "kern/kern.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_LIST 16
+#define N_REPEAT 5
+#define N_SEED   16 /* prompt tokens before a measured answer */
+#define GIB      (1024.0 * 1024.0 * 1024.0)
+
+typedef struct list {
+    uint32_t v[MAX_LIST], n;
+} list;
+
+/* Tokens a second. */
+typedef struct figure {
+    double v[N_REPEAT];
+} figure;
+
+typedef struct bench {
+    const char *argv0;
+    lg_options opt;
+    list prompt, batch;
+    uint32_t n_gen;
+    bool json;
+    lg_engine *eng;
+    lg_info info;
+    uint32_t *ids; /* as long as the longest prompt */
+    figure prefill[MAX_LIST], decode[MAX_LIST];
+} bench;
+
+/* ---- measuring ---- */
+
+static bool submit(bench *b, uint32_t n_id, uint32_t n_gen, uint32_t seed) {
+    lg_request req = {.ids = b->ids, .n_id = n_id, .max_tokens = n_gen};
+    lg_params_init(b->eng, &req.params);
+    req.params.temperature = 1.0f;
+    req.params.top_k = 20;
+    req.params.top_p = 0.95f;
+    req.params.ignore_eos = true;
+    req.params.has_seed = true;
+    req.params.seed = seed;
+    lg_err err = {0};
+    uint64_t id;
+    lg_status st = lg_submit(b->eng, &req, &id, &err);
+    if (st != LG_OK) fprintf(stderr, "%s: %s: %s\n", b->argv0, lg_status_name(st), err.msg);
+    return st == LG_OK;
+}
+
+/* Step until n_tok tokens have come.  Returns microseconds, 0 when the engine failed. */
+static uint64_t step_tokens(bench *b, uint32_t n_tok) {
+    uint64_t start = lg_clock_us();
+    uint32_t n = 0;
+    lg_event e;
+    while (n < n_tok) {
+        if (lg_step(b->eng) != LG_OK) return 0;
+        while (lg_next_event(b->eng, &e) == LG_OK) {
+            if (e.kind == LG_EVENT_TOKEN) n++;
+            if (e.kind == LG_EVENT_DONE && e.finish == LG_FINISH_ERROR) return 0;
+        }
+    }
+    uint64_t us = lg_clock_us() - start;
+    return us ? us : 1;
+}
+
+static bool measure_prefill(bench *b, uint32_t n_id, double *rate) {
+    if (!submit(b, n_id, 1, 1)) return false;
+    uint64_t us = step_tokens(b, 1);
+    *rate = (double)n_id * 1e6 / (double)us;
+    return us != 0;
+}
+
+/* All sequences begin, then n_gen steps of one token each are timed. */
+static bool measure_decode(bench *b, uint32_t n_seq, double *rate) {
+    for (uint32_t i = 0; i < n_seq; i++)
+        if (!submit(b, N_SEED, b->n_gen + 2, i)) return false;
+    if (!step_tokens(b, n_seq)) return false;
+    uint64_t us = step_tokens(b, n_seq * b->n_gen);
+    *rate = (double)n_seq * b->n_gen * 1e6 / (double)us;
+    return us != 0 && step_tokens(b, n_seq) != 0;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static bool measure(bench *b) {
+    double warm;
+    if (!measure_prefill(b, b->prompt.v[0], &warm)) return false;
+    for (uint32_t r = 0; r < N_REPEAT; r++) {
+        for (uint32_t i = 0; i < b->prompt.n; i++)
+            if (!measure_prefill(b, b->prompt.v[i], &b->prefill[i].v[r])) return false;
+        for (uint32_t i = 0; i < b->batch.n; i++)
+            if (!measure_decode(b, b->batch.v[i], &b->decode[i].v[r])) return false;
+    }
+    for (uint32_t i = 0; i < b->prompt.n; i++)
+        qsort(b->prefill[i].v, N_REPEAT, sizeof(double), by_value);
+    for (uint32_t i = 0; i < b->batch.n; i++)
+        qsort(b->decode[i].v, N_REPEAT, sizeof(double), by_value);
+    return true;
+}
+
+/* ---- telling ---- */
+
+/* Name of the processor, from the system. */
+static void machine_name(char *name, size_t size_bytes) {
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    snprintf(name, size_bytes, "unknown processor");
+    while (f && fgets(line, sizeof line, f)) {
+        char *value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !value) continue;
+        snprintf(name, size_bytes, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
+        break;
+    }
+    if (f) fclose(f);
+}
+
+/* Bytes of weights that one token of one sequence passes through. */
+static double token_bytes(const lg_info *info) {
+    double share = (double)info->n_param_active / (double)info->n_param;
+    return (double)info->weight_bytes * share;
+}
+
+static void print_figure(const char *what, uint32_t n, const figure *f, double extra) {
+    printf("%-8s %5u   %10.1f   %10.1f .. %.1f", what, n, f->v[N_REPEAT / 2], f->v[0],
+           f->v[N_REPEAT - 1]);
+    if (extra > 0) printf("   %.2f GB/s of weights", extra);
+    printf("\n");
+}
+
+static void print_text(const bench *b, const char *machine) {
+    const lg_info *info = &b->info;
+    printf("lignum %s\n", lg_version());
+    printf("machine  %s, %d thread%s, %s kernels\n", machine, info->n_thread,
+           info->n_thread == 1 ? "" : "s", lg_kern_get()->name);
+    printf(
+        "model    %s: %.2f M parameters, %.2f M active, weights %.3f GiB (%.1f MB a token)\n",
+        info->model_name, (double)info->n_param / 1e6, (double)info->n_param_active / 1e6,
+        (double)info->weight_bytes / GIB, token_bytes(info) / 1e6);
+    printf("sampling temperature 1, top-k 20, top-p 0.95, in every figure; medians of %d\n\n",
+           N_REPEAT);
+    printf("                   tokens/s     min .. max\n");
+    for (uint32_t i = 0; i < b->prompt.n; i++)
+        print_figure("prompt", b->prompt.v[i], &b->prefill[i], 0);
+    for (uint32_t i = 0; i < b->batch.n; i++) {
+        bool alone = b->batch.v[i] == 1;
+        double rate = b->decode[i].v[N_REPEAT / 2];
+        print_figure("answers", b->batch.v[i], &b->decode[i],
+                     alone ? rate * token_bytes(info) / 1e9 : 0);
+    }
+}
+
+static void put_figures(lg_buf *out, const char *key, const char *size, const list *l,
+                        const figure *f) {
+    lg_buf_printf(out, ",\"%s\":[", key);
+    for (uint32_t i = 0; i < l->n; i++)
+        lg_buf_printf(out, "%s{\"%s\":%u,\"tokens_per_s\":%.2f,\"min\":%.2f,\"max\":%.2f}",
+                      i ? "," : "", size, l->v[i], f[i].v[N_REPEAT / 2], f[i].v[0],
+                      f[i].v[N_REPEAT - 1]);
+    lg_buf_putc(out, ']');
+}
+
+static void print_json(const bench *b, const char *machine) {
+    lg_buf out = {0};
+    lg_buf_puts(&out, "{\"version\":");
+    lg_json_put_string(&out, lg_version(), strlen(lg_version()));
+    lg_buf_puts(&out, ",\"machine\":");
+    lg_json_put_string(&out, machine, strlen(machine));
+    lg_buf_puts(&out, ",\"model\":");
+    lg_json_put_string(&out, b->info.model_name, strlen(b->info.model_name));
+    lg_buf_printf(&out,
+                  ",\"kernels\":\"%s\",\"threads\":%d,\"weight_bytes\":%llu,"
+                  "\"weight_bytes_per_token\":%.0f,\"repeats\":%d,\"answer_tokens\":%u",
+                  lg_kern_get()->name, b->info.n_thread,
+                  (unsigned long long)b->info.weight_bytes, token_bytes(&b->info), N_REPEAT,
+                  b->n_gen);
+    put_figures(&out, "prompt", "tokens", &b->prompt, b->prefill);
+    put_figures(&out, "answers", "batch", &b->batch, b->decode);
+    lg_buf_putc(&out, '}');
+    puts(lg_buf_str(&out));
+    lg_buf_fini(&out);
+}
+
+/* ---- options ---- */
+
+static void print_help(void) {
+    fputs("usage: lignum bench [OPTIONS]\n"
+          "\n"
+          "Measures tokens per second, sampling included: reading prompts of several lengths,\n"
+          "and writing answers for one or more users at the same time.\n"
+          "\n"
+          "  -m, --model PATH   default: the small bundled model\n"
+          "      --prompt N,N   lengths of prompts; default 128,512\n"
+          "      --gen N        tokens of each answer; default 64\n"
+          "      --batch N,N    answers at the same time; default 1,8,32\n"
+          "      --threads N    default: all cores\n"
+          "      --json         print one JSON object\n"
+          "      --help         print this\n",
+          stdout);
+}
+
+/* Read "N,N,N". */
+static bool read_list(const char *argv0, const char *option, char *text, uint32_t max,
+                      list *l) {
+    l->n = 0;
+    for (char *at = text, *next; at; at = next) {
+        uint64_t v;
+        next = strchr(at, ',');
+        if (next) *next++ = 0;
+        if (l->n == MAX_LIST) {
+            fprintf(stderr, "%s: %s: at most %d values\n", argv0, option, MAX_LIST);
+            return false;
+        }
+        if (!lg_option_u64(argv0, option, at, 1, max, &v)) return false;
+        l->v[l->n++] = (uint32_t)v;
+    }
+    return true;
+}
+
+enum { OPT_PROMPT = 256, OPT_GEN, OPT_BATCH, OPT_THREADS, OPT_JSON, OPT_HELP };
+
+static const struct option long_options[] = {{"model", required_argument, NULL, 'm'},
+                                             {"prompt", required_argument, NULL, OPT_PROMPT},
+                                             {"gen", required_argument, NULL, OPT_GEN},
+                                             {"batch", required_argument, NULL, OPT_BATCH},
+                                             {"threads", required_argument, NULL, OPT_THREADS},
+                                             {"json", no_argument, NULL, OPT_JSON},
+                                             {"help", no_argument, NULL, OPT_HELP},
+                                             {NULL, 0, NULL, 0}};
+
+static bool set_option(bench *b, int c) {
+    const char *a = b->argv0;
+    uint64_t v = 0;
+    bool ok = true;
+    switch (c) {
+    case 'm': b->opt.model_path = optarg; return true;
+    case OPT_PROMPT: return read_list(a, "--prompt", optarg, 1u << 20, &b->prompt);
+    case OPT_BATCH: return read_list(a, "--batch", optarg, 4096, &b->batch);
+    case OPT_GEN:
+        ok = lg_option_u64(a, "--gen", optarg, 1, 100000, &v);
+        b->n_gen = (uint32_t)v;
+        return ok;
+    case OPT_THREADS: return lg_option_int(a, "--threads", optarg, 1, 1024, &b->opt.n_thread);
+    case OPT_JSON: b->json = true; return true;
+    default: return false;
+    }
+}
+
+static uint32_t largest(const list *l) {
+    uint32_t m = 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->v[i] > m) m = l->v[i];
+    return m;
+}
+
+/* Open with just the room that the figures need, and make a prompt. */
+static bool prepare(bench *b) {
+    uint32_t longest = largest(&b->prompt), room = N_SEED + b->n_gen + 2;
+    b->opt.n_ctx = (longest > room ? longest : room) + 2;
+    b->opt.n_seq = largest(&b->batch);
+    if (!lg_load_open(b->argv0, &b->opt, &b->eng)) return false;
+    lg_get_info(b->eng, &b->info);
+    b->ids = lg_mem_calloc(longest > N_SEED ? longest : N_SEED, sizeof *b->ids);
+    for (uint32_t i = 0; b->ids && i < (longest > N_SEED ? longest : N_SEED); i++)
+        b->ids[i] = (uint32_t)(lg_num_rng(1, 0, i, 0) % b->info.n_token);
+    return b->ids != NULL;
+}
+
+int lg_bench_main(int argc, char **argv) {
+    bench b = {.argv0 = argv[0],
+               .n_gen = 64,
+               .prompt = {.v = {128, 512}, .n = 2},
+               .batch = {.v = {1, 8, 32}, .n = 3}};
+    lg_options_init(&b.opt);
+    for (int c; (c = getopt_long(argc, argv, "m:", long_options, NULL)) != -1;) {
+        if (c == OPT_HELP) {
+            print_help();
+            return 0;
+        }
+        if (c == '?' || !set_option(&b, c)) return lg_option_usage(argv[0]);
+    }
+    if (optind < argc) {
+        fprintf(stderr, "%s: unexpected '%s'\n", argv[0], argv[optind]);
+        return lg_option_usage(argv[0]);
+    }
+    char machine[128];
+    machine_name(machine, sizeof machine);
+    bool ok = prepare(&b) && measure(&b);
+    if (ok && b.json) print_json(&b, machine);
+    if (ok && !b.json) print_text(&b, machine);
+    if (!ok && b.eng) fprintf(stderr, "%s: the engine failed\n", argv[0]);
+    lg_mem_free(b.ids);
+    lg_close(&b.eng);
+    return ok ? 0 : 1;
+}

@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""`lignum run` and `lignum bench` with the bundled model, from outside.
+
+Usage: run.py LIGNUM SOURCE_DIR
+
+Answers are those of tests/data/eval.jsonl, made by the reference implementation.
+"""
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+program, source = sys.argv[1:3]
+model = os.path.join(source, "models/tiny-qwen35moe")
+n_check = n_bad = 0
+SPEED = r"prompt (\d+) tokens, [\d.]+ tokens/s; answer (\d+) tokens, [\d.]+ tokens/s"
+
+
+def expect(good, what, got):
+    global n_bad, n_check
+    n_check += 1
+    if not good:
+        n_bad += 1
+        print("expected %s, got %r" % (what, got))
+
+
+def run(*args, keys=""):
+    done = subprocess.run([program, *args], input=keys.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def rows():
+    with open(os.path.join(source, "tests/data/eval.jsonl")) as f:
+        for line in f:
+            row = json.loads(line)
+            if row["min_margin"] > 1e-3 and not row["tools"] and row["messages"][0]["role"] == "user":
+                yield row
+
+
+def think(row):
+    return "--no-think" if row["enable_thinking"] is False else "--think"
+
+
+def test_one_answer():
+    plain = [r for r in rows() if len(r["messages"]) == 1]
+    for row in [r for r in plain if think(r) == "--no-think"][:3] + [r for r in plain if think(r) == "--think"][:3]:
+        rc, out, err = run("run", "-m", model, think(row), "-n", "200", "-p", row["messages"][0]["content"])
+        expect(rc == 0 and out == row["expected_text"].replace("<|im_end|>", "") + "\n", row["expected_text"], (rc, out, err))
+        m = re.search(SPEED, err)
+        expect(m and int(m.group(1)) == len(row["prompt_ids"]) and int(m.group(2)) == len(row["expected_ids"]),
+               "%d prompt and %d answer tokens" % (len(row["prompt_ids"]), len(row["expected_ids"])), err)
+
+
+def test_conversation():
+    """What was said before counts, without the reasoning."""
+    n = 0
+    for row in rows():
+        said = row["messages"]
+        if [m["role"] for m in said] != ["user", "assistant", "user"]:
+            continue
+        if any("\n" in m["content"] or m.get("reasoning_content") for m in said):
+            continue
+        rc, out, err = run("run", "-m", model, think(row), "-n", "200", keys=said[0]["content"] + "\n\n" + said[2]["content"] + "\n")
+        sizes = re.findall(SPEED, err)
+        expect(rc == 0 and len(sizes) == 2, "two answers", (rc, out, err))
+        answer = row["expected_text"].replace("<|im_end|>", "") + "\n"
+        first = out[: -len(answer)].split("</think>")[-1].strip("\n")
+        if first == said[1]["content"]:
+            n += 1
+            expect(out.endswith(answer) and int(sizes[1][0]) == len(row["prompt_ids"]), "second answer " + answer, (out, sizes))
+    expect(n > 0, "a conversation whose first answer is the one in the data", n)
+    print("%d conversations with the reference's second answer" % n)
+
+
+class Keyboard:
+    """The program at a terminal."""
+
+    def __init__(self, *args):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execv(program, [program, *args])
+        self.text = ""
+
+    def wait_for(self, pattern, seconds=30):
+        end = time.time() + seconds
+        while not re.search(pattern, self.text):
+            ready = select.select([self.fd], [], [], max(0, end - time.time()))[0]
+            try:
+                more = os.read(self.fd, 65536) if ready else b""
+            except OSError:
+                more = b""
+            if not more:
+                expect(False, "%r on the terminal" % pattern, self.text[-500:])
+                return
+            self.text += more.decode(errors="replace")
+        self.text = self.text[re.search(pattern, self.text).end():]
+
+    def press(self, keys):
+        os.write(self.fd, keys)
+
+    def end(self):
+        for _ in range(300):
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return status
+            time.sleep(0.1)
+        os.kill(self.pid, signal.SIGKILL)
+        return os.waitpid(self.pid, 0)[1]
+
+
+def test_interrupt():
+    """Ctrl-C ends an answer, the program goes on; twice at the prompt it leaves."""
+    k = Keyboard("run", "-m", model, "--no-think", "--temp", "100", "--seed", "1")
+    k.wait_for("> ")
+    k.press(b"Hello\n")
+    time.sleep(0.2)
+    k.press(b"\x03")
+    k.wait_for(SPEED + ", stopped")
+    k.wait_for("> ")
+    k.press(b"\x03")
+    k.wait_for("once more")
+    k.press(b"\x03")
+    expect(k.end() == 0, "status 0 after Ctrl-C twice", k.text)
+    k = Keyboard("run", "-m", model, "--no-think")
+    k.wait_for("> ")
+    k.press(b"Compute 2 + 7.\n")
+    k.wait_for("2 \\+ 7 = 9")
+    k.wait_for("> ")
+    k.press(b"\x04")
+    expect(k.end() == 0, "status 0 after Ctrl-D", k.text)
+
+
+def test_options():
+    for args in (["--temp", "-1"], ["--top-p", "0"], ["-n", "0"], ["--ctx", "1"], ["--memory", "lots"], ["--seed", "x"], ["word"]):
+        rc, out, err = run("run", "-m", model, "-p", "x", *args)
+        expect(rc == 2 and not out and err, "2 from %s" % args, (rc, out, err))
+    rc, out, err = run("run", "-m", "/no/such/folder", "-p", "x")
+    expect(rc == 1 and not out and "/no/such/folder" in err, "1 and the path of a missing model", (rc, out, err))
+    rc, out, err = run("run", "-m", model, "--memory", "1M", "-p", "x")
+    expect(rc == 1 and "budget 0.001 GiB" in err and "--memory" in err, "1 and numbers when memory is short", (rc, out, err))
+    rc, out, err = run("run", "-m", model, "--ctx", "32", "--no-think", "-p", "word " * 100)
+    expect(rc == 1 and "n_id" in err, "1 when the prompt is too long", (rc, out, err))
+    one = run("run", "-m", model, "--temp", "5", "--seed", "3", "-n", "40", "-p", "Hello")[1]
+    two = run("run", "-m", model, "--temp", "5", "--seed", "3", "-n", "40", "-p", "Hello", "--threads", "1")[1]
+    expect(one == two, "a seed to repeat", (one, two))
+
+
+def test_bench():
+    rc, out, err = run("bench", "-m", model, "--prompt", "5,70", "--gen", "4", "--batch", "1,3", "--json")
+    expect(rc == 0 and not err, "0", (rc, out, err))
+    got = json.loads(out)
+    expect([p["tokens"] for p in got["prompt"]] == [5, 70] and [a["batch"] for a in got["answers"]] == [1, 3], "the sizes asked for", got)
+    for f in got["prompt"] + got["answers"]:
+        expect(0 < f["min"] <= f["tokens_per_s"] <= f["max"], "min <= median <= max", f)
+    rc, out, err = run("bench", "-m", model, "--prompt", "5", "--gen", "4", "--batch", "1")
+    expect(rc == 0 and "tokens/s" in out and "GB/s" in out and "sampling" in out, "a table", (rc, out, err))
+    rc, out, err = run("bench", "--batch", "0")
+    expect(rc == 2, "2 from a wrong size", (rc, out, err))
+
+
+for test in (test_one_answer, test_conversation, test_interrupt, test_options, test_bench):
+    test()
+print("%d checks, %d differ" % (n_check, n_bad))
+sys.exit(1 if n_bad else 0)
