@@ -115,10 +115,10 @@ class Keyboard:
 
 def test_interrupt():
     """Ctrl-C ends an answer, the program goes on; twice at the prompt it leaves."""
-    k = Keyboard("run", "-m", model, "--no-think", "--temp", "100", "--seed", "1")
+    k = Keyboard("run", "-m", model, "--no-think", "--temp", "100", "--seed", "6")
     k.wait_for("> ")
-    k.press(b"Hello\n")
-    time.sleep(0.2)
+    k.press(b"Hello\n")  # with these draws the answer fills the context
+    k.wait_for(r"\n.{20}")
     k.press(b"\x03")
     k.wait_for(SPEED + ", stopped")
     k.wait_for("> ")
