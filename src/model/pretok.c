@@ -205,8 +205,8 @@ static lg_status pcre_fail(lg_err *err, const char *what, int code, size_t offse
                    code);
 }
 
-/* Compile with JIT where the machine lets us; without it the interpreter gives the same answers. */
-static lg_status compile(lg_pretok *pt, const char *pattern, const char *what, lg_err *err) {
+static lg_status compile(lg_pretok *pt, const char *pattern, bool jit, const char *what,
+                         lg_err *err) {
     int code;
     size_t offset;
     pt->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
@@ -215,14 +215,15 @@ static lg_status compile(lg_pretok *pt, const char *pattern, const char *what, l
     if (!pt->code) return pcre_fail(err, what, code, offset);
     pt->data = pcre2_match_data_create(1, pt->general);
     if (!pt->data) return LG_E_NOMEM;
-    if (pcre2_jit_compile(pt->code, PCRE2_JIT_COMPLETE) != 0) return LG_OK;
+    if (!jit || pcre2_jit_compile(pt->code, PCRE2_JIT_COMPLETE) != 0) return LG_OK;
     pt->stack = pcre2_jit_stack_create(JIT_STACK_MIN, JIT_STACK_MAX, pt->general);
     if (!pt->stack) return LG_E_NOMEM;
     pcre2_jit_stack_assign(pt->match, NULL, pt->stack);
     return LG_OK;
 }
 
-lg_status lg_pretok_open(const char *pattern, const char *what, lg_pretok **out, lg_err *err) {
+lg_status lg_pretok_open(const char *pattern, bool jit, const char *what, lg_pretok **out,
+                         lg_err *err) {
     lg_status st = LG_E_NOMEM;
     lg_buf text = {0};
     lg_pretok *pt = lg_mem_alloc(sizeof *pt);
@@ -238,7 +239,7 @@ lg_status lg_pretok_open(const char *pattern, const char *what, lg_pretok **out,
     /* A run of n characters of one class may cost a few n steps; the text's length is the bound. */
     pcre2_set_match_limit(pt->match, UINT32_MAX);
     pcre2_set_depth_limit(pt->match, UINT32_MAX);
-    LG_TRY_GOTO(compile(pt, lg_buf_str(&text), what, err), st, done);
+    LG_TRY_GOTO(compile(pt, lg_buf_str(&text), jit, what, err), st, done);
     *out = pt;
     pt = NULL;
 done:
@@ -283,7 +284,7 @@ lg_status lg_pretok_next(lg_pretok *pt, const char *text, size_t len_bytes, size
             *end = at[1];
             return LG_OK;
         }
-        /* An empty match cuts nothing: look on after the next character. */
+        /* An empty match here: look on after the next character. */
         from++;
         while (from < len_bytes && ((uint8_t)text[from] & 0xc0) == 0x80) from++;
         if (from == len_bytes) {

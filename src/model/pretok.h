@@ -10,10 +10,11 @@
 
 typedef struct lg_pretok lg_pretok;
 
-/* Compile pattern (UTF-8, NUL-terminated).  `what` names the file in messages.  LG_E_UNSUPPORTED with the byte of the
- * pattern for syntax outside the accepted subset, LG_E_FORMAT when it does not compile, LG_E_NOMEM.  The caller owns
- * *pt. */
-lg_status lg_pretok_open(const char *pattern, const char *what, lg_pretok **pt, lg_err *err);
+/* Compile pattern (UTF-8, NUL-terminated).  `what` names the file in messages.  jit: use PCRE2's compiler where the machine
+ * allows it; the interpreter gives the same answers.  LG_E_UNSUPPORTED with the byte of the pattern for syntax outside
+ * the accepted subset, LG_E_FORMAT when it does not compile, LG_E_NOMEM.  The caller owns *pt. */
+lg_status lg_pretok_open(const char *pattern, bool jit, const char *what, lg_pretok **pt,
+                         lg_err *err);
 void lg_pretok_close(lg_pretok **pt);
 
 /* Find the word that starts at byte `begin` < len_bytes of text, which is well-formed UTF-8: *end is the byte after it,

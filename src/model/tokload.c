@@ -168,7 +168,7 @@ static lg_status load_pre_tokenizer(loader *ld, const lg_json *root) {
     LG_TRY(check_byte_level(ld, b, at1));
     LG_TRY(allow(ld, b, at1, "add_prefix_space", NO, "false"));
     LG_TRY(allow(ld, b, at1, "use_regex", NO, "false"));
-    return lg_pretok_open(text->text, ld->what, &ld->tok->pretok, ld->err);
+    return lg_pretok_open(text->text, true, ld->what, &ld->tok->pretok, ld->err);
 }
 
 static lg_status load_stages(loader *ld, const lg_json *root) {
