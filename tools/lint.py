@@ -135,7 +135,7 @@ def check_format(paths):
 
 def main():
     with open(os.path.join(ROOT, "include/lignum.h")) as f:
-        public = set(re.findall(r"LG_API[^;]*?\b(\w+)\(", f.read()))
+        public = set(re.findall(r"(?m)^LG_API[^;]*?\b(\w+)\(", f.read()))
     c_files, mpi = [], []
     for path in files():
         if path.startswith(DATA):

@@ -14,7 +14,7 @@ if not shutil.which("nm"):
 table = subprocess.run(["nm", "-D", "--defined-only", sys.argv[1]], stdout=subprocess.PIPE, check=True).stdout.decode()
 exported = {line.split()[-1].split("@")[0] for line in table.splitlines()}
 with open(sys.argv[2]) as f:
-    declared = set(re.findall(r"LG_API[^;]*?\b(\w+)\(", re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)))
+    declared = set(re.findall(r"LG_API[^;]*?\b(\w+)\(", re.sub(r"(?ms)/\*.*?\*/|^#[^\n]*", "", f.read())))
 for name in sorted(exported - declared):
     print("exported, not in lignum.h: " + name)
 for name in sorted(declared - exported):
