@@ -11,6 +11,9 @@
 #include <pcre2.h>
 #include <string.h>
 
+/* Steps a match may take: a run of n characters costs a few n, a pattern that needs more is out of control. */
+#define STEP_ALWAYS   ((uint32_t)1000000)
+#define STEP_BYTE     ((uint32_t)64)
 #define JIT_STACK_MIN ((size_t)32 << 10)
 #define JIT_STACK_MAX ((size_t)8 << 20)
 
@@ -236,8 +239,6 @@ lg_status lg_pretok_open(const char *pattern, bool jit, const char *what, lg_pre
     pt->compile = pcre2_compile_context_create(pt->general);
     pt->match = pcre2_match_context_create(pt->general);
     if (!pt->compile || !pt->match) goto done;
-    /* A run of n characters of one class may cost a few n steps; the text's length is the bound. */
-    pcre2_set_match_limit(pt->match, UINT32_MAX);
     pcre2_set_depth_limit(pt->match, UINT32_MAX);
     LG_TRY_GOTO(compile(pt, lg_buf_str(&text), jit, what, err), st, done);
     *out = pt;
@@ -264,7 +265,10 @@ void lg_pretok_close(lg_pretok **out) {
 lg_status lg_pretok_next(lg_pretok *pt, const char *text, size_t len_bytes, size_t begin,
                          size_t *end, lg_err *err) {
     LG_ASSERT(begin < len_bytes);
-    size_t from = begin;
+    size_t from = begin, left = len_bytes - begin;
+    pcre2_set_match_limit(pt->match, left < UINT32_MAX / STEP_BYTE - STEP_ALWAYS / STEP_BYTE
+                                         ? STEP_ALWAYS + STEP_BYTE * (uint32_t)left
+                                         : UINT32_MAX);
     for (;;) {
         int n = pcre2_match(pt->code, (PCRE2_SPTR)text, len_bytes, from, PCRE2_NO_UTF_CHECK,
                             pt->data, pt->match);

@@ -15,6 +15,7 @@
 #define MAX_ID    (((uint32_t)1 << 24) - 1)
 #define ALPHABET  324 /* code points of the byte-level alphabet lie below this */
 #define SHOW      72  /* bytes of a value shown in messages */
+#define HOLES     8   /* ids without meaning that are put up with, for each token */
 #define MAX_MERGE (2 * (size_t)MAX_ID)
 
 typedef struct loader {
@@ -298,6 +299,11 @@ static lg_status reserve(loader *ld, const lg_json *vocab, const lg_json *added)
                        content->text_len, &id, &bpe->n_id));
         ld->cap_byte += content->text_len;
     }
+    uint64_t n_token = (uint64_t)vocab->n_child + (added ? added->n_child : 0);
+    if (bpe->n_id > HOLES * n_token + 4096)
+        return LG_FAIL(ld->err, LG_E_FORMAT,
+                       "%s: largest id is %u, but there are only %llu tokens", ld->what,
+                       bpe->n_id - 1, (unsigned long long)n_token);
     if (ld->cap_byte >= UINT32_MAX)
         return LG_FAIL(ld->err, LG_E_UNSUPPORTED, "%s: vocabulary of more than 4 GiB",
                        ld->what);

@@ -402,6 +402,22 @@ static void test_pattern_on_very_long_runs(void **state) {
     }
 }
 
+/* A pattern of exponential cost is an error, not no match, and comes soon. */
+static void test_pattern_out_of_control(void **state) {
+    (void)state;
+    static const char text[] =
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    for (int jit = 0; jit < 2; jit++) {
+        lg_pretok *pt;
+        lg_err err;
+        size_t end;
+        assert_int_equal(lg_pretok_open("(?:a|a)*[bc]", jit, "test", &pt, &err), LG_OK);
+        assert_int_equal(lg_pretok_next(pt, text, sizeof text - 1, 2, &end, &err), LG_E_FORMAT);
+        assert_non_null(strstr(err.msg, "text: byte 2: match limit exceeded"));
+        lg_pretok_close(&pt);
+    }
+}
+
 static void test_pattern_rewriting(void **state) {
     (void)state;
     static const char space[] =
@@ -617,6 +633,7 @@ int main(void) {
         cmocka_unit_test(test_merging_against_definition),
         cmocka_unit_test(test_long_words),
         cmocka_unit_test(test_pattern_on_very_long_runs),
+        cmocka_unit_test(test_pattern_out_of_control),
         cmocka_unit_test(test_pattern_rewriting),
         cmocka_unit_test(test_pattern_with_gaps),
         cmocka_unit_test(test_normal_form_against_utf8proc),

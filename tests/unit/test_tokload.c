@@ -190,6 +190,8 @@ static const struct {
     {"\"id\":262", "\"id\":260", "added_tokens[1]: \"<e>f\" and id 260", LG_E_FORMAT},
     {"\"id\":262", "\"id\":16777216", "id of \"<e>f\": expected an integer up to 16777215",
      LG_E_FORMAT},
+    {"\"id\":262", "\"id\":1000000", "largest id is 1000000, but there are only 263 tokens",
+     LG_E_FORMAT},
     {"\"id\":262", "\"id\":-1", "found -1", LG_E_FORMAT},
     {"\"id\":262,", "", "found nothing", LG_E_FORMAT},
     {"{\"id\":261,", "7,{\"id\":261,", "added_tokens[].content", LG_E_UNSUPPORTED},
