@@ -52,7 +52,10 @@ static void carve_mixer(lg_arena *a, const lg_config *c, const lg_backend_opt *o
     s->l = lg_arena_take(a, n * c->n_head, f);
     s->acc = lg_arena_take(a, n * heads, f);
     s->gated = lg_arena_take(a, n * heads, f);
-    size_t group = c->n_head / c->n_kv_head;
+    size_t group = c->n_head / c->n_kv_head, part = n_thread * LG_CPU_SPLIT_PAGES * c->n_head;
+    s->part_m = lg_arena_take(a, part, f);
+    s->part_l = lg_arena_take(a, part, f);
+    s->part_acc = lg_arena_take(a, part * c->d_head, f);
     s->n_see = lg_arena_take(a, n_thread * LG_CPU_ATTN_BLK * group, sizeof(uint32_t));
     s->qkv = lg_arena_take(a, n * conv, f);
     s->u = lg_arena_take(a, n * conv, f);
@@ -154,6 +157,8 @@ lg_status lg_backend_open(const lg_weights *w, const lg_backend_opt *opt, lg_poo
     be->kern = lg_kern_get();
     be->pool = pool;
     be->n_thread = pool ? lg_pool_n_thread(pool) : 1;
+    be->split_from = LG_CPU_SPLIT_FROM;
+    be->split_step = (uint32_t)be->n_thread * LG_CPU_SPLIT_PAGES;
     be->opt = *opt;
     be->ld_logits = round16(w->cfg.n_vocab);
     lg_cpu_layout_of(be->cfg, &be->lay);

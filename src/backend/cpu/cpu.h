@@ -22,6 +22,8 @@
 #define LG_CPU_REGION_MACS 250000 /* multiply-adds below which a stage stays on the caller */
 #define LG_CPU_ROW_BLK     64     /* rows of one matrix product task */
 #define LG_CPU_ATTN_BLK    16     /* query tokens of one attention task */
+#define LG_CPU_SPLIT_PAGES 4      /* pages of one attention window, per thread */
+#define LG_CPU_SPLIT_FROM  16     /* pages from which a lone row is divided by pages */
 
 /* Where things lie inside a page and a slot, in floats. */
 typedef struct lg_cpu_layout {
@@ -64,7 +66,9 @@ typedef struct lg_cpu_scratch {
     float *q;           /* [n_kv_head][N * group][d] normed and rotated */
     float *m, *l, *acc; /* [n_kv_head][N * group] and the same times d */
     float *gated;       /* [N][n_head * d] */
-    uint32_t *n_see;    /* [T][LG_CPU_ATTN_BLK * group] */
+    float *part_m, *part_l,
+        *part_acc;   /* [T * LG_CPU_SPLIT_PAGES][n_head], and times d: pages alone */
+    uint32_t *n_see; /* [T][LG_CPU_ATTN_BLK * group] */
     /* GDN */
     float *qkv, *u;          /* [N][conv_dim] before and after the convolution */
     float *qk;               /* [N][2 * n_k_head * d_k] normalised */
@@ -100,6 +104,8 @@ struct lg_backend {
     const lg_kern *kern;
     lg_pool *pool; /* borrowed */
     int n_thread;
+    uint32_t split_from; /* pages from which a lone row's attention is divided by pages */
+    uint32_t split_step; /* pages attended before they are merged */
     lg_backend_opt opt;
     lg_cpu_layout lay;
     float *page; /* [n_page][lay.page], owned */
