@@ -19,7 +19,8 @@ typedef struct lg_backend_opt {
     uint32_t max_seq; /* sequences in a step */
     uint32_t max_out; /* logits rows in a step */
     uint32_t n_sample_vocab; /* ids from here up are never sampled */
-    /* For tests: called with every intermediate of a step, [n_row][n_col] with ld.  NULL in use. */
+    /* For tests: called with every intermediate of a step, [n_row][n_col] with ld; names as in
+     * tests/data/golden/TENSORS.md without "trace.L<i>.", layer -1 for "embed" and "final_norm".  NULL in use. */
     void (*trace)(void *ctx, int layer, const char *name, const float *data, size_t n_row,
                   size_t n_col, size_t ld);
     void *trace_ctx;
@@ -34,7 +35,7 @@ typedef struct lg_backend_plan {
 void lg_backend_plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
                            lg_backend_plan *plan);
 
-/* Open on borrowed weights and pool.  LG_E_NOMEM, LG_E_UNSUPPORTED. */
+/* Open on borrowed weights and pool (NULL: the caller alone).  LG_E_ARG for a size of 0; LG_E_NOMEM. */
 lg_status lg_backend_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
                           lg_backend **be, lg_err *err);
 void lg_backend_close(lg_backend **be);
@@ -72,7 +73,7 @@ typedef struct lg_batch_seq {
     const lg_sampler *sampler; /* chooses a token from the last row; NULL: logits only */
 } lg_batch_seq;
 
-/* A step.  Rows of one sequence are consecutive; a sequence appears at most once. */
+/* A step.  Rows are in the order of sequences, without gaps; a sequence appears at most once. */
 typedef struct lg_batch {
     const uint32_t *tok; /* [n_tok] ids */
     uint32_t n_tok;
