@@ -3,7 +3,8 @@
  * text -> cut out added tokens (longest match, leftmost) -> NFC (utf8proc) -> the file's pattern (PCRE2 with UCP, \s and \S
  * written out as classes) -> byte-level alphabet -> merges by rank, O(n log n) for any word.  Invalid UTF-8 is first replaced
  * by U+FFFD as Python's decoder does.  Thread: a tokenizer is used by one thread at a time.
- * Test: tests/unit/test_tokenizer.c (all golden vectors), fuzz/fuzz_tokenizer.c */
+ * Stages: tokload.c (file), nfc.c, pretok.c, bpe.c, detok.c.
+ * Test: tests/unit/test_tokenizer.c (all golden vectors), tests/unit/test_tokload.c, fuzz/fuzz_tokenizer.c */
 #ifndef LG_MODEL_TOKENIZER_H
 #define LG_MODEL_TOKENIZER_H
 
@@ -48,7 +49,8 @@ typedef struct lg_span {
 /* Append the ids of text.  spans cover the text in order without gaps (NULL, 0 = the whole text with `control`).  Text between
  * matched added tokens is normalised, split and merged as one piece, whatever spans it crosses; an added token is matched only
  * where it lies inside control spans as a whole.
- * Returns LG_OK; LG_E_NOMEM; LG_E_FORMAT when the pattern engine gives up (its error, with the byte offset). */
+ * Returns LG_OK; LG_E_NOMEM; LG_E_FORMAT when the pattern engine gives up (its error, with the byte offset) or a word
+ * has 4 GiB.  After an error ids holds what it held before. */
 lg_status lg_tokenizer_encode(lg_tokenizer *tok, const char *text, size_t len_bytes,
                               const lg_span *spans, size_t n_span, bool control, lg_ids *ids,
                               lg_err *err);

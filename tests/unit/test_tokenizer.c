@@ -179,6 +179,7 @@ static void test_vectors_of_small_tokenizer(void **state) {
     lg_tokenizer *tok = open_tiny();
     assert_int_equal(lg_tokenizer_n_id(tok), 4096);
     assert_int_equal(run_vectors(tok, "tests/data/tokenizer/tiny-tokenizer.jsonl"), 400);
+    assert_int_equal(run_vectors(tok, "tests/data/tokenizer/tiny-tokenizer-more.jsonl"), 100);
     lg_tokenizer_close(&tok);
     assert_null(tok);
 }
@@ -191,6 +192,7 @@ static void test_vectors_of_full_tokenizer(void **state) {
     assert_int_equal(lg_tokenizer_added(tok, "<|im_end|>"), 248046);
     assert_int_equal(lg_tokenizer_added(tok, "<|im_end|"), UINT32_MAX);
     assert_int_equal(run_vectors(tok, "tests/data/tokenizer/tokenizer.jsonl"), 400);
+    assert_int_equal(run_vectors(tok, "tests/data/tokenizer/tokenizer-more.jsonl"), 100);
     lg_tokenizer_close(&tok);
 }
 
