@@ -29,8 +29,8 @@ static uint64_t run(const char *data, size_t size, size_t step) {
             break;
         }
         if (st != LG_OK) continue;
-        sum = hash(sum, h.method, strlen(h.method));
-        sum = hash(sum, h.path, strlen(h.path));
+        sum = hash(sum, lg_http_method(&h), strlen(lg_http_method(&h)));
+        sum = hash(sum, lg_http_path(&h), strlen(lg_http_path(&h)));
         sum = hash(sum, lg_buf_str(&h.body), h.body.len_bytes) + h.keep_alive;
         lg_http_reset(&h);
     }

@@ -44,8 +44,9 @@ static lg_status request_line(lg_http *h, char *line) {
     line[n] = 0;
     *space = 0;
     path[strcspn(path, "?#")] = 0;
-    h->method = line;
-    h->path = path;
+    h->has_line = true;
+    h->method_at = (size_t)(line - h->head.data);
+    h->path_at = (size_t)(path - h->head.data);
     h->keep_alive = !h->http10;
     return LG_OK;
 }
@@ -116,7 +117,7 @@ static lg_status header_line(lg_http *h, char *line, bool trailer) {
 }
 
 static lg_status head_end(lg_http *h) {
-    if (!h->method) return refuse(h, 400, "no request line");
+    if (!h->has_line) return refuse(h, 400, "no request line");
     if (!h->has_host && !h->http10) return refuse(h, 400, "no Host header");
     if (h->chunked && h->has_length)
         return refuse(h, 400, "Content-Length together with Transfer-Encoding");
@@ -149,13 +150,13 @@ static lg_status chunk_size(lg_http *h, const char *line) {
 static lg_status on_line(lg_http *h, char *line) {
     switch (h->state) {
     case LG_HTTP_HEAD:
-        if (!*line && !h->method) { /* empty lines before a request are allowed */
+        if (!*line && !h->has_line) { /* empty lines before a request are allowed */
             lg_buf_clear(&h->head);
             h->line = 0;
             return ++h->n_header > 8 ? refuse(h, 400, "no request line") : LG_OK;
         }
         if (!*line) return head_end(h);
-        return h->method ? header_line(h, line, false) : request_line(h, line);
+        return h->has_line ? header_line(h, line, false) : request_line(h, line);
     case LG_HTTP_CHUNK_SIZE: return chunk_size(h, line);
     case LG_HTTP_CHUNK_END:
         h->state = LG_HTTP_CHUNK_SIZE;
@@ -176,11 +177,6 @@ static lg_status feed_line(lg_http *h, const char *data, size_t len, size_t *use
     if (h->head.len_bytes + n > limit) {
         *used = n;
         return refuse(h, 431, "the request's head is longer than 32 KiB");
-    }
-    if (!h->head.data) { /* never moves afterwards: method and path point into it */
-        static const char zero[2 * LG_HTTP_MAX_HEAD] = {0};
-        lg_buf_put(&h->head, zero, sizeof zero);
-        lg_buf_clear(&h->head);
     }
     lg_buf_put(&h->head, data, n);
     *used = n;

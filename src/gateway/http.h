@@ -32,8 +32,8 @@ typedef struct lg_http {
     uint64_t left; /* bytes to come of the body or chunk */
     uint32_t n_header;
     /* valid once state is past LG_HTTP_HEAD */
-    const char *method; /* NUL-terminated */
-    const char *path;   /* without the query, NUL-terminated */
+    size_t method_at, path_at; /* in head; see lg_http_method and lg_http_path */
+    bool has_line;             /* the request line has been read */
     bool http10, keep_alive;
     bool expect_continue; /* the client waits for 100 before it sends the body */
     bool has_length, chunked, has_host;
@@ -50,6 +50,14 @@ lg_status lg_http_feed(lg_http *h, const char *data, size_t len_bytes, size_t *u
 /* True once the first byte of a request has been seen. */
 static inline bool lg_http_begun(const lg_http *h) {
     return h->head.len_bytes > 0 || h->state != LG_HTTP_HEAD;
+}
+
+/* NUL-terminated; the path is without the query.  Valid after the head, until lg_http_feed. */
+static inline const char *lg_http_method(const lg_http *h) {
+    return h->head.data + h->method_at;
+}
+static inline const char *lg_http_path(const lg_http *h) {
+    return h->head.data + h->path_at;
 }
 
 void lg_http_reset(lg_http *h);

@@ -337,13 +337,13 @@ static const struct {
 void lg_routes_handle(lg_gateway *g, lg_conn *c, lg_http *h) {
     char text[160];
     size_t i = 0;
-    while (i < LG_COUNT(table) && strcmp(table[i].path, h->path) != 0) i++;
+    while (i < LG_COUNT(table) && strcmp(table[i].path, lg_http_path(h)) != 0) i++;
     if (i == LG_COUNT(table)) {
-        snprintf(text, sizeof text, "no route %s %.100s", h->method, h->path);
+        snprintf(text, sizeof text, "no route %s %.100s", lg_http_method(h), lg_http_path(h));
         refuse(g, c, LG_ROUTE_OTHER, 404, "unknown_route", text);
         return;
     }
-    if (strcmp(table[i].method, h->method) != 0) {
+    if (strcmp(table[i].method, lg_http_method(h)) != 0) {
         snprintf(text, sizeof text, "%s is asked for with %s", table[i].path, table[i].method);
         lg_oai_error e = error_of(405, "method_not_allowed", text);
         snprintf(text, sizeof text, "Allow: %s\r\n", table[i].method);

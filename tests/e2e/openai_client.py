@@ -93,7 +93,7 @@ def reasoning_split(client):
 def errors(client):
     import openai
     try:
-        client.chat.completions.create(model="m", messages=[], max_tokens=1)
+        client.chat.completions.create(model=server.NAME, messages=[], max_tokens=1)
     except openai.BadRequestError as e:
         assert e.body["type"] == "invalid_request_error", e.body
     else:

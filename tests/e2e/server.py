@@ -18,7 +18,8 @@ SOURCE = os.environ.get("LG_SOURCE_DIR", os.path.join(os.path.dirname(os.path.ab
 BUILD = os.environ.get("LG_BUILD_DIR", os.path.join(SOURCE, "build"))
 LIGNUM = os.environ.get("LG_LIGNUM", os.path.join(BUILD, "cli", "lignum"))
 HOOKS = os.environ.get("LG_LIGNUM_HOOKS", os.path.join(BUILD, "cli", "lignum-hooks"))
-SCRIPTED = os.environ.get("LG_SCRIPTED_WORKER", os.path.join(BUILD, "tests", "unit", "scripted_worker"))
+SCRIPTED = os.environ.get("LG_SCRIPTED_WORKER", os.path.join(BUILD, "tests", "e2e", "scripted_worker"))
+NAME = "tiny-qwen35moe"
 MODEL = os.path.join(SOURCE, "models", "tiny-qwen35moe")
 
 
@@ -36,7 +37,7 @@ def evals(task=None):
 
 def chat_body(row, **more):
     """The chat request that renders to the row's prompt, greedy."""
-    body = {"model": "m", "messages": row["messages"], "temperature": 0,
+    body = {"model": NAME, "messages": row["messages"], "temperature": 0,
             "chat_template_kwargs": {"enable_thinking": row["enable_thinking"] is not False}}
     if row["tools"]:
         body["tools"] = row["tools"]
@@ -47,7 +48,7 @@ def chat_body(row, **more):
 class Server:
     def __init__(self, *args, exe=LIGNUM, model=MODEL, env=None, wait=True):
         self.log = tempfile.TemporaryFile(mode="w+")
-        self.process = subprocess.Popen([exe, "serve", "--model", model, "--port", "0", *args], stdout=subprocess.PIPE,
+        self.process = subprocess.Popen([exe, "serve", "--model", model, "--name", NAME, "--port", "0", *args], stdout=subprocess.PIPE,
                                         stderr=self.log, env={**os.environ, **(env or {})}, text=True)
         self.port = None
         if wait:

@@ -10,7 +10,8 @@ import unittest
 import server
 
 CHAT = "/v1/chat/completions"
-HI = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+HI = {"model": server.NAME, "messages": [{"role": "user", "content": "hi"}],
+      "chat_template_kwargs": {"enable_thinking": False}}
 CANCELLED = "lignum_requests_cancelled_total"
 
 

@@ -47,11 +47,11 @@ class Model(unittest.TestCase):
             self.assertEqual(message["content"].strip(), said.strip())
 
     def test_completions(self):
-        answer = self.s.post("/v1/completions", {"model": "m", "prompt": "The capital of France is", "max_tokens": 4,
+        answer = self.s.post("/v1/completions", {"model": server.NAME, "prompt": "The capital of France is", "max_tokens": 4,
                                                  "temperature": 0})[2]
         self.assertEqual(answer["object"], "text_completion")
         self.assertEqual(answer["usage"]["completion_tokens"], 4)
-        events = list(self.s.stream("/v1/completions", {"model": "m", "prompt": "The capital of France is",
+        events = list(self.s.stream("/v1/completions", {"model": server.NAME, "prompt": "The capital of France is",
                                                         "max_tokens": 4, "temperature": 0}))
         self.assertEqual(server.text_of(events)[1], answer["choices"][0]["text"])
 
@@ -93,7 +93,7 @@ class Model(unittest.TestCase):
         c.close()
 
     def test_context_limit(self):
-        code, _, body = self.s.post(CHAT, {"model": "m", "messages": [{"role": "user", "content": "word " * 100000}]})
+        code, _, body = self.s.post(CHAT, {"model": server.NAME, "messages": [{"role": "user", "content": "word " * 100000}]})
         self.assertEqual((code, body["error"]["code"]), (400, "context_length_exceeded"))
 
     def test_idle_processes_sleep(self):

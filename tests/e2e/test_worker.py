@@ -15,7 +15,7 @@ RESTARTS = "lignum_worker_restarts_total"
 
 
 def long_body(i, **more):
-    return {"model": "m", "messages": [{"role": "user", "content": "Tell me story number %d." % i}], "max_tokens": 200,
+    return {"model": server.NAME, "messages": [{"role": "user", "content": "Tell me story number %d." % i}], "max_tokens": 200,
             "logit_bias": END_IDS, **more}
 
 
