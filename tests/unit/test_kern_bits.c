@@ -191,6 +191,21 @@ static void test_rows(void **state) {
         }
 }
 
+/* Products that underflow leave lanes of -0, which an added +0 would change. */
+static void test_dot_keeps_negative_zero(void **state) {
+    (void)state;
+    for (uint32_t n = 17; n < 48; n++) {
+        float *x = filled_floats(n, 1e-30f), *w = filled_floats(n, -1e-30f);
+        float want = ref->dot(x, w, n);
+        assert_true(signbit(want) && want == 0);
+        for (size_t i = 0; i < n_level; i++) {
+            float dot = level[i]->dot(x, w, n);
+            assert_memory_equal(&dot, &want, sizeof dot);
+        }
+        guarded_free();
+    }
+}
+
 /* Output in place of an input, where kern.h allows it. */
 static void test_rows_in_place(void **state) {
     (void)state;
@@ -454,6 +469,7 @@ int main(void) {
         cmocka_unit_test(test_gemm_real),
         cmocka_unit_test(test_gemm_rows_and_panels_are_independent),
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_dot_keeps_negative_zero),
         cmocka_unit_test(test_rows_in_place),
         cmocka_unit_test(test_exp_bits),
         cmocka_unit_test(test_argmax_edges),
