@@ -10,6 +10,7 @@
 #define V16_TILE_R 12 /* rows of a register tile, one v16 each */
 #define V16_P1     8  /* panels walked together for one row */
 #define V16_P2     4  /* and for two or three rows */
+#define V16_P3     2  /* and for four to six rows */
 
 typedef struct v16 {
     __m512 a;

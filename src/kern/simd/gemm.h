@@ -1,6 +1,6 @@
 /* gemm.h - matrix product from packed panels over v16; contract: lg_kern.gemm.  Included after a v16 header.
  *
- * Few rows: several panels are walked together straight from their stored type, the sums in registers.
+ * Few rows: panels are walked straight from their stored type, the sums in registers, several panels together.
  * More rows: a block of a panel is widened to float once and used by all row tiles; between k blocks the sums wait in y. */
 #ifndef LG_KERN_SIMD_GEMM_H
 #define LG_KERN_SIMD_GEMM_H
@@ -8,9 +8,12 @@
 #include "kern/kern.h"
 #include "kern/simd/tile.h"
 
-#define GEMM_K   256 /* input channels of a block: 16 KiB of widened weights; a multiple of 128 */
-#define GEMM_ROW 96  /* rows of a block: their GEMM_K inputs stay in the second-level cache */
-#define SCALE_K  128 /* side of an E4M3 scale block */
+#define GEMM_K     256 /* input channels of a block: 16 KiB of widened weights; a multiple of 128 */
+#define GEMM_ROW   96 /* rows of a block: their GEMM_K inputs stay in the second-level cache */
+#define GEMM_GROUP 6  /* rows whose sums are kept in registers while a panel is streamed */
+#define GEMM_FEW                                                                               \
+    24 /* up to here it pays to read a panel again for each group; E4M3 is too slow to widen twice */
+#define SCALE_K 128 /* side of an E4M3 scale block */
 
 /* The arguments of one call. */
 typedef struct gemm {
@@ -136,15 +139,44 @@ INLINE void gemm_many(const gemm *g, const lg_dtype type, uint32_t panel0, uint3
     }
 }
 
+/* n_p panels from `panel` for all rows, in groups of GEMM_GROUP: the panels are read again from the second-level cache. */
+INLINE void gemm_groups_of(const gemm *g, const lg_dtype type, uint32_t panel, const int n_p,
+                           uint32_t n_row) {
+    for (uint32_t r0 = 0; r0 < n_row;) {
+        uint32_t n_group = (n_row - r0 + GEMM_GROUP - 1) / GEMM_GROUP;
+        uint32_t n = (n_row - r0 + n_group - 1) / n_group;
+        switch (n) {
+        case 1: gemm_stream(g, type, panel, n_p, r0, 1); break;
+        case 2: gemm_stream(g, type, panel, n_p, r0, 2); break;
+        case 3: gemm_stream(g, type, panel, n_p, r0, 3); break;
+        case 4: gemm_stream(g, type, panel, n_p, r0, 4); break;
+        case 5: gemm_stream(g, type, panel, n_p, r0, 5); break;
+        default: gemm_stream(g, type, panel, n_p, r0, GEMM_GROUP); break;
+        }
+        r0 += n;
+    }
+}
+
+INLINE void gemm_groups(const gemm *g, const lg_dtype type, uint32_t panel0, uint32_t n_panel,
+                        uint32_t n_row) {
+    uint32_t end = panel0 + n_panel, p = panel0;
+    for (; end - p >= V16_P3; p += V16_P3) gemm_groups_of(g, type, p, V16_P3, n_row);
+    for (; p < end && V16_P3 > 1; p++) gemm_groups_of(g, type, p, 1, n_row);
+}
+
 INLINE void gemm_typed(const gemm *g, const lg_dtype type, uint32_t panel0, uint32_t n_panel,
                        uint32_t n_row) {
-    switch (n_row) {
-    case 0: break;
-    case 1: gemm_few(g, type, panel0, n_panel, V16_P1, 1); break;
-    case 2: gemm_few(g, type, panel0, n_panel, V16_P2, 2); break;
-    case 3: gemm_few(g, type, panel0, n_panel, V16_P2, 3); break;
-    case 4: gemm_few(g, type, panel0, n_panel, 1, 4); break;
-    default: gemm_many(g, type, panel0, n_panel, n_row); break;
+    const uint32_t n_few = type == LG_E4M3 ? GEMM_GROUP : GEMM_FEW;
+    if (n_row == 1) {
+        gemm_few(g, type, panel0, n_panel, V16_P1, 1);
+    } else if (n_row == 2) {
+        gemm_few(g, type, panel0, n_panel, V16_P2, 2);
+    } else if (n_row == 3) {
+        gemm_few(g, type, panel0, n_panel, V16_P2, 3);
+    } else if (n_row > 0 && n_row <= n_few) {
+        gemm_groups(g, type, panel0, n_panel, n_row);
+    } else if (n_row > 0) {
+        gemm_many(g, type, panel0, n_panel, n_row);
     }
 }
 
