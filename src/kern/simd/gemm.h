@@ -9,11 +9,10 @@
 #include "kern/simd/tile.h"
 
 #define GEMM_K     256 /* input channels of a block: 16 KiB of widened weights; a multiple of 128 */
-#define GEMM_ROW   96 /* rows of a block: their inputs stay in the second-level cache */
-#define GEMM_GROUP 6  /* rows whose sums are kept in registers while a panel is streamed */
-#define GEMM_FEW                                                                               \
-    24 /* up to here each group streams the panel again; not E4M3, too slow to widen */
-#define SCALE_K 128 /* side of an E4M3 scale block */
+#define GEMM_ROW   96  /* rows of a block: their inputs stay in the second-level cache */
+#define GEMM_GROUP 6   /* rows whose sums are kept in registers while a panel is streamed */
+#define GEMM_FEW   24  /* most rows that are streamed; E4M3, slow to widen: GEMM_GROUP */
+#define SCALE_K    128 /* side of an E4M3 scale block */
 
 /* The arguments of one call. */
 typedef struct gemm {
