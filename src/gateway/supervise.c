@@ -9,7 +9,7 @@
  * so that the search ends whatever makes the request deadly.  A flight that was alone in the worker at its second death is
  * lost; everything else goes on.
  * Invariants: flight.state SENT <=> the worker knows flight.id; n_trial counts SENT flights that are on probation.
- * Thread: gateway.  Memory: a flight with its ids.  Test: tests/e2e/test_worker.py, tests/unit/test_supervise.c */
+ * Thread: gateway.  Memory: a flight with its ids.  Test: tests/e2e/test_worker.py */
 #include "gateway/gateway.h"
 
 #include "base/clock.h"

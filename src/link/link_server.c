@@ -112,14 +112,15 @@ static size_t live_find(const server *s, uint64_t gate_id) {
 }
 
 #ifdef LG_TEST_HOOKS
-/* Test build: a prompt that holds the id in LG_HOOK_CRASH_TOKEN kills the worker LG_HOOK_CRASH_STEPS (1) steps later. */
+/* Test build: a prompt that holds the id in LG_HOOK_CRASH_TOKEN kills the worker about when LG_HOOK_CRASH_AT (1) ids have
+ * been produced for it, counted over all its lives. */
 static void hook_submit(server *s, const lg_request *req) {
-    const char *text = getenv("LG_HOOK_CRASH_TOKEN"), *steps = getenv("LG_HOOK_CRASH_STEPS");
+    const char *text = getenv("LG_HOOK_CRASH_TOKEN"), *at = getenv("LG_HOOK_CRASH_AT");
     if (!text) return;
     uint32_t id = (uint32_t)strtoul(text, NULL, 10);
+    int left = (at ? atoi(at) : 1) - (int)req->n_produced;
     for (uint32_t i = 0; i < req->n_id - req->n_produced; i++)
-        if (req->ids[i] == id && !s->steps_to_crash)
-            s->steps_to_crash = steps ? atoi(steps) : 1;
+        if (req->ids[i] == id && !s->steps_to_crash) s->steps_to_crash = left > 1 ? left : 1;
 }
 
 static void hook_step(server *s) {

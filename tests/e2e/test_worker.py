@@ -120,6 +120,24 @@ class Deadly(unittest.TestCase):
         self.assertTrue(2 <= restarts <= 8, restarts)
 
 
+class LateDeath(unittest.TestCase):
+    """Deadly only after 40 tokens: probation grows until the search ends."""
+
+    def test_it_is_found_too(self):
+        if not os.path.exists(server.HOOKS):
+            self.skipTest("built without -Dtest_hooks")
+        env = {"LG_HOOK_CRASH_TOKEN": "2134", "LG_HOOK_CRASH_AT": "40"}
+        deadly = next(r for r in server.evals("facts") if 2134 in r["prompt_ids"] and r["enable_thinking"] is False)
+        with server.Server(exe=server.HOOKS, env=env) as s:
+            bodies = [long_body(i, temperature=0, max_tokens=120) for i in range(4)]
+            alone = [server.text_of(s.stream(CHAT, b)) for b in bodies]
+            jobs = [lambda b=b: server.text_of(s.stream(CHAT, b)) for b in bodies]
+            jobs.insert(2, lambda: list(s.stream(CHAT, server.chat_body(deadly, max_tokens=120, logit_bias=END_IDS))))
+            got = server.in_threads(jobs)
+            self.assertEqual(got.pop(2)[-1]["error"]["code"], "worker_failed")
+            self.assertEqual(got, alone)
+
+
 class Gone(unittest.TestCase):
     def test_worker_that_cannot_come_back(self):
         with tempfile.TemporaryDirectory() as folder:
