@@ -23,8 +23,10 @@ void fake_logits(const fake_model *m, const uint32_t *ids, uint32_t n_id, uint32
                  float *logits) {
     uint64_t h = 0;
     for (uint32_t i = 0; i < n_id; i++) h = hash(h, ids[i]);
-    for (uint32_t i = 0; i < m->w.cfg.n_vocab; i++)
-        logits[i] = i < n_token ? 4.0f * lg_num_rng_unit(h, 0, i, 0) : 100.0f;
+    for (uint32_t i = 0; i < m->w.cfg.n_vocab; i++) {
+        uint32_t bits = ((uint32_t)h ^ i * 0x9e3779b1u) * 0x85ebca6bu;
+        logits[i] = i < n_token ? (float)(bits >> 8) * 0x1p-22f : 100.0f;
+    }
     logits[m->next(m, ids, n_id)] += 10.0f;
     if (m->nan_after && n_id == m->nan_after) logits[5] = NAN;
 }
