@@ -224,6 +224,52 @@ static void test_a_seeded_answer_is_the_same_in_company(void **state) {
     assert_true(n_other > N_BATCH / 2); /* it was not greedy after all */
 }
 
+static void test_steps_allocate_nothing(void **state) {
+    eval *e = *state;
+    lg_event ev;
+    for (uint32_t i = 0; i < 2 * N_BATCH; i++) {
+        chat *c = &e->chat[i];
+        lg_request req = {.ids = c->prompt, .n_id = c->n_prompt, .max_tokens = 70};
+        lg_err err = {0};
+        uint64_t id;
+        lg_params_init(e->eng, &req.params);
+        req.params.temperature = i % 2 ? 1.0f : 0.0f;
+        req.params.n_top = (int)(i % 8) - 1;
+        req.params.ignore_eos = true;
+        if (lg_submit(e->eng, &req, &id, &err)) fail_msg("%s", err.msg);
+    }
+    uint64_t before = lg_mem_count();
+    while (lg_step(e->eng) == LG_OK)
+        while (lg_next_event(e->eng, &ev) == LG_OK)
+            ;
+    assert_int_equal(lg_mem_count(), before);
+}
+
+static void test_open_without_memory_leaves_nothing(void **state) {
+    (void)state;
+    char path[1024];
+    const char *root = getenv("LG_SOURCE_DIR");
+    snprintf(path, sizeof path, "%s/models/tiny-qwen35moe", root ? root : ".");
+    lg_options opt = {.model_path = path, .n_seq = 2, .n_ctx = 128, .n_thread = 1};
+    opt.memory_bytes = UINT64_C(1) << 28;
+    int64_t alive = lg_mem_alive();
+    uint32_t n_try = 0;
+    lg_engine *eng = NULL;
+    lg_err err;
+    for (uint64_t n = 1;; n++, n_try++) { /* every allocation in turn */
+        lg_mem_fail_at(n);
+        lg_status st = lg_open(&opt, &eng, &err);
+        lg_mem_fail_at(0);
+        if (st == LG_OK) break;
+        assert_int_equal(st, LG_E_NOMEM);
+        assert_null(eng);
+        assert_int_equal(lg_mem_alive(), alive);
+    }
+    lg_close(&eng);
+    assert_int_equal(lg_mem_alive(), alive);
+    print_message("%u places where memory ran out\n", n_try);
+}
+
 static void test_the_engine_tells_what_it_took(void **state) {
     eval *e = *state;
     lg_info info;
@@ -251,6 +297,8 @@ int main(void) {
         cmocka_unit_test(test_text_is_the_ids_decoded),
         cmocka_unit_test(test_alone_is_the_same_as_in_company),
         cmocka_unit_test(test_a_seeded_answer_is_the_same_in_company),
+        cmocka_unit_test(test_steps_allocate_nothing),
+        cmocka_unit_test(test_open_without_memory_leaves_nothing),
         cmocka_unit_test(test_the_engine_tells_what_it_took),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
