@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #define TOKENIZER "tests/data/tokenizer/tiny"
+#define BUNDLED   "models/tiny-qwen35moe"
 
 static void path_of(char *path, size_t size, const char *name) {
     const char *dir = getenv("LG_SOURCE_DIR");
@@ -131,18 +132,18 @@ static void test_golden_text_and_errors(void **state) {
     assert_int_equal(t.n_text, 13);
 }
 
-static lg_tokenizer *open_tokenizer(void) {
+static lg_tokenizer *open_tokenizer(const char *name) {
     char path[512];
     lg_tokenizer *tok;
     lg_err err;
-    path_of(path, sizeof path, TOKENIZER);
+    path_of(path, sizeof path, name);
     if (lg_tokenizer_open(path, &tok, &err) != LG_OK) fail_msg("%s", err.msg);
     return tok;
 }
 
 static void test_golden_ids(void **state) {
     (void)state;
-    tally t = {.tok = open_tokenizer()};
+    tally t = {.tok = open_tokenizer(TOKENIZER)};
     each_row("tests/data/chat.jsonl", check_row, &t);
     assert_int_equal(t.n_ids, 60);
     t.typed = true;
@@ -150,6 +151,38 @@ static void test_golden_ids(void **state) {
     each_row("tests/data/chat_typed.jsonl", check_row, &t);
     assert_int_equal(t.n_ids, 13);
     lg_tokenizer_close(&t.tok);
+}
+
+static void check_eval_row(const lg_json *row, void *ctx) {
+    lg_tokenizer *tok = ctx;
+    const lg_json *want = lg_json_get(row, "prompt_ids");
+    bool thinking = true;
+    lg_json_bool(lg_json_get(row, "enable_thinking"), &thinking);
+    lg_chat_opt opt = {.messages = lg_json_get(row, "messages"),
+                       .tools = lg_json_get(row, "tools"),
+                       .add_generation_prompt = true,
+                       .no_think = !thinking};
+    lg_chat chat = {0};
+    lg_ids ids = {0};
+    lg_err err = {0};
+    if (lg_chat_encode(&opt, tok, &chat, &ids, &err) != LG_OK) fail_msg("%s", err.msg);
+    assert_int_equal(ids.n, want->n_child);
+    size_t i = 0;
+    for (const lg_json *id = want->child; id; id = id->next) {
+        uint64_t v;
+        assert_true(lg_json_u64(id, &v));
+        assert_int_equal(ids.id[i++], v);
+    }
+    lg_ids_fini(&ids);
+    lg_chat_fini(&chat);
+}
+
+/* The prompts of the bundled model's evaluation. */
+static void test_eval_prompts(void **state) {
+    (void)state;
+    lg_tokenizer *tok = open_tokenizer(BUNDLED);
+    assert_int_equal(each_row("tests/data/eval.jsonl", check_eval_row, tok), 200);
+    lg_tokenizer_close(&tok);
 }
 
 static lg_json_doc *parse(const char *text) {
@@ -225,7 +258,7 @@ static void fill(lg_buf *out, const char *json, const char *text) {
 
 static void test_no_typed_token_is_ever_special(void **state) {
     (void)state;
-    lg_tokenizer *tok = open_tokenizer();
+    lg_tokenizer *tok = open_tokenizer(TOKENIZER);
     lg_buf json = {0};
     size_t n_checked = 0;
     for (uint32_t id = 0; id < lg_tokenizer_n_id(tok); id++) {
@@ -399,6 +432,7 @@ int main(void) {
         cmocka_unit_test(test_malformed_shapes_name_message_and_field),
         cmocka_unit_test(test_every_allocation_may_fail),
         cmocka_unit_test(test_golden_ids),
+        cmocka_unit_test(test_eval_prompts),
         cmocka_unit_test(test_no_typed_token_is_ever_special),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
