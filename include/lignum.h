@@ -173,7 +173,7 @@ typedef struct lg_request {
     uint32_t
         max_tokens; /* most ids to produce, n_produced included; 0 = until the context is full */
     lg_params params;
-    const char *const *stop; /* stop strings, UTF-8 */
+    const char *const *stop; /* stop strings, UTF-8, 1 to 4096 bytes each */
     uint32_t n_stop;         /* <= 16 */
     const lg_bias *bias;
     uint32_t n_bias; /* <= 1024 */
@@ -181,8 +181,9 @@ typedef struct lg_request {
 } lg_request;
 
 /* Queue a request; *id names it in events and lg_cancel.
- * Returns LG_OK; LG_AGAIN when the queue is full; LG_E_ARG with the field's name and range in *err (also when n_id is
- * larger than n_ctx - 1); LG_E_NOMEM. */
+ * Returns LG_OK; LG_AGAIN when the queue (4096) is full; LG_E_ARG with the field's name and range in *err (also when n_id is
+ * larger than n_ctx - 1, or than n_ctx with n_produced); LG_E_NOMEM; LG_E_BACKEND when the device is lost.  A request whose
+ * produced ids had already come to an end gets its LG_EVENT_DONE at once. */
 LG_API lg_status lg_submit(lg_engine *eng, const lg_request *req, uint64_t *id, lg_err *err);
 
 /* End a request at once; its LG_EVENT_DONE follows with LG_FINISH_CANCELLED.  Unknown ids are ignored. */
@@ -190,7 +191,7 @@ LG_API void lg_cancel(lg_engine *eng, uint64_t id);
 
 /* Run one step: at most n_batch_tok tokens through the model.  Returns LG_OK when something was done (events may wait),
  * LG_AGAIN when there is nothing to do, LG_E_BACKEND when the device is lost for good (every request has its event).
- * Events not fetched before the next lg_step are lost. */
+ * Events of a step not fetched before the next lg_step are lost; those of lg_submit and lg_cancel outlive one lg_step. */
 LG_API lg_status lg_step(lg_engine *eng);
 
 typedef enum { LG_EVENT_TOKEN, LG_EVENT_DONE } lg_event_kind;
@@ -232,7 +233,7 @@ typedef struct lg_event {
         decode_us; /* waiting; prompt until its first token; the rest */
 } lg_event;
 
-/* Fetch the next event of the last step (or of lg_cancel).  LG_OK with *event filled, or LG_AGAIN when there is none. */
+/* Fetch the next event of the last step (or of lg_submit and lg_cancel).  LG_OK with *event filled, or LG_AGAIN when there is none. */
 LG_API lg_status lg_next_event(lg_engine *eng, lg_event *event);
 
 /* Counters since lg_open. */
