@@ -1,18 +1,18 @@
 /* gemm.h - matrix product from packed panels over v16; contract: lg_kern.gemm.  Included after a v16 header.
  *
- * Few rows: panels are walked straight from their stored type, the sums in registers, several panels together.
- * More rows: a block of a panel is widened to float once and used by all row tiles; between k blocks the sums wait in y. */
+ * Panels are walked in their stored type, the sums of some rows and panels in registers.  E4M3 is slow to widen: with many
+ * rows a block of a panel becomes float once, for all row tiles, and between blocks of k the sums wait in y. */
 #ifndef LG_KERN_SIMD_GEMM_H
 #define LG_KERN_SIMD_GEMM_H
 
 #include "kern/kern.h"
 #include "kern/simd/tile.h"
 
-#define GEMM_K     256 /* input channels of a block: 16 KiB of widened weights; a multiple of 128 */
-#define GEMM_ROW   96  /* rows of a block: their inputs stay in the second-level cache */
-#define GEMM_GROUP 6   /* rows whose sums are kept in registers while a panel is streamed */
-#define GEMM_FEW   24  /* most rows that are streamed; E4M3, slow to widen: GEMM_GROUP */
-#define SCALE_K    128 /* side of an E4M3 scale block */
+#define GEMM_GROUP 6     /* rows whose sums are kept in registers while a panel is streamed */
+#define GEMM_X     98304 /* floats of the rows of a block: 384 KiB of the second-level cache */
+#define GEMM_K     256   /* E4M3: input channels widened at a time, a multiple of 128 */
+#define GEMM_ROW   96    /* E4M3: rows that use them */
+#define SCALE_K    128   /* side of an E4M3 scale block */
 
 /* The arguments of one call. */
 typedef struct gemm {
@@ -92,19 +92,15 @@ INLINE void gemm_few(const gemm *g, const lg_dtype type, uint32_t panel0, uint32
     for (; p < end; p++) gemm_stream(g, type, p, 1, 0, n_row);
 }
 
-/* Input channels [k0, k0 + n_k) of a panel as floats in `wide`; a float panel is used in place. */
-INLINE const float *gemm_widen(const lg_mat *w, const lg_dtype type, uint32_t panel,
-                               uint32_t k0, uint32_t n_k, float *wide) {
+/* Input channels [k0, k0 + n_k) of an E4M3 panel as floats in `wide`. */
+static inline void gemm_widen(const lg_mat *w, uint32_t panel, uint32_t k0, uint32_t n_k,
+                              float *wide) {
     const void *p = gemm_panel(w, panel);
-    if (type == LG_F32) return (const float *)p + (size_t)k0 * LG_NR;
     v16 scale = v16_set(1.0f);
     for (uint32_t k = 0; k < n_k; k++) {
-        if (type == LG_E4M3 && k % SCALE_K == 0) scale = v16_set(gemm_scale(w, panel, k0 + k));
-        v16 v = gemm_weights(type, p, k0 + k);
-        if (type == LG_E4M3) v = v16_mul(v, scale);
-        v16_store(wide + (size_t)k * LG_NR, v);
+        if (k % SCALE_K == 0) scale = v16_set(gemm_scale(w, panel, k0 + k));
+        v16_store(wide + (size_t)k * LG_NR, v16_mul(gemm_weights(LG_E4M3, p, k0 + k), scale));
     }
-    return wide;
 }
 
 /* All tiles of rows [row0, row0 + n_row) against one widened block. */
@@ -121,8 +117,8 @@ static inline void gemm_tiles(const gemm *g, tile *t, uint32_t channel0, uint32_
     }
 }
 
-INLINE void gemm_many(const gemm *g, const lg_dtype type, uint32_t panel0, uint32_t n_panel,
-                      uint32_t n_row) {
+static inline void gemm_widened(const gemm *g, uint32_t panel0, uint32_t n_panel,
+                                uint32_t n_row) {
     _Alignas(64) float wide[GEMM_K * LG_NR];
     const lg_mat *w = g->w;
     for (uint32_t row0 = 0; row0 < n_row; row0 += GEMM_ROW) {
@@ -130,20 +126,21 @@ INLINE void gemm_many(const gemm *g, const lg_dtype type, uint32_t panel0, uint3
         for (uint32_t k0 = 0; k0 < w->n_in || k0 == 0; k0 += GEMM_K) {
             uint32_t n_k = w->n_in - k0 < GEMM_K ? w->n_in - k0 : GEMM_K;
             for (uint32_t p = panel0; p < panel0 + n_panel; p++) {
-                tile t = {.ld_b = LG_NR, .n_k = n_k, .n_ch = gemm_n_ch(w, p), .add = k0 > 0};
-                t.b = gemm_widen(w, type, p, k0, n_k, wide);
+                tile t = {.b = wide, .ld_b = LG_NR, .n_k = n_k, .n_ch = gemm_n_ch(w, p)};
+                t.add = k0 > 0;
+                gemm_widen(w, p, k0, n_k, wide);
                 gemm_tiles(g, &t, p * LG_NR, k0, row0, n);
             }
         }
     }
 }
 
-/* n_p panels from `panel` for all rows, in groups of GEMM_GROUP: the panels are read again from the second-level cache. */
+/* n_p panels from `panel` for rows [row0, row0 + n_row), in groups of GEMM_GROUP. */
 INLINE void gemm_groups_of(const gemm *g, const lg_dtype type, uint32_t panel, const int n_p,
-                           uint32_t n_row) {
-    for (uint32_t r0 = 0; r0 < n_row;) {
-        uint32_t n_group = (n_row - r0 + GEMM_GROUP - 1) / GEMM_GROUP;
-        uint32_t n = (n_row - r0 + n_group - 1) / n_group;
+                           uint32_t row0, uint32_t n_row) {
+    for (uint32_t r0 = row0, end = row0 + n_row; r0 < end;) {
+        uint32_t n_group = (end - r0 + GEMM_GROUP - 1) / GEMM_GROUP;
+        uint32_t n = (end - r0 + n_group - 1) / n_group;
         switch (n) {
         case 1: gemm_stream(g, type, panel, n_p, r0, 1); break;
         case 2: gemm_stream(g, type, panel, n_p, r0, 2); break;
@@ -156,26 +153,31 @@ INLINE void gemm_groups_of(const gemm *g, const lg_dtype type, uint32_t panel, c
     }
 }
 
+/* Rows in blocks whose inputs stay in the second-level cache while all panels pass. */
 INLINE void gemm_groups(const gemm *g, const lg_dtype type, uint32_t panel0, uint32_t n_panel,
                         uint32_t n_row) {
-    uint32_t end = panel0 + n_panel, p = panel0;
-    for (; end - p >= V16_P3; p += V16_P3) gemm_groups_of(g, type, p, V16_P3, n_row);
-    for (; p < end && V16_P3 > 1; p++) gemm_groups_of(g, type, p, 1, n_row);
+    uint32_t n_fit = GEMM_X / (g->w->n_in + 1) / GEMM_GROUP * GEMM_GROUP,
+             end = panel0 + n_panel;
+    uint32_t block = n_fit < 4 * GEMM_GROUP ? 4 * GEMM_GROUP : n_fit;
+    for (uint32_t row0 = 0; row0 < n_row; row0 += block) {
+        uint32_t n = n_row - row0 < block ? n_row - row0 : block, p = panel0;
+        for (; end - p >= V16_P3; p += V16_P3) gemm_groups_of(g, type, p, V16_P3, row0, n);
+        for (; p < end && V16_P3 > 1; p++) gemm_groups_of(g, type, p, 1, row0, n);
+    }
 }
 
 INLINE void gemm_typed(const gemm *g, const lg_dtype type, uint32_t panel0, uint32_t n_panel,
                        uint32_t n_row) {
-    const uint32_t n_few = type == LG_E4M3 ? GEMM_GROUP : GEMM_FEW;
     if (n_row == 1) {
         gemm_few(g, type, panel0, n_panel, V16_P1, 1);
     } else if (n_row == 2) {
         gemm_few(g, type, panel0, n_panel, V16_P2, 2);
     } else if (n_row == 3) {
         gemm_few(g, type, panel0, n_panel, V16_P2, 3);
-    } else if (n_row > 0 && n_row <= n_few) {
+    } else if (type == LG_E4M3 && n_row > GEMM_GROUP) {
+        gemm_widened(g, panel0, n_panel, n_row);
+    } else {
         gemm_groups(g, type, panel0, n_panel, n_row);
-    } else if (n_row > 0) {
-        gemm_many(g, type, panel0, n_panel, n_row);
     }
 }
 
