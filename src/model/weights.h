@@ -65,8 +65,8 @@ lg_status lg_weights_open(const char *path, lg_pool *pool, lg_progress_fn *progr
                           void *progress_ctx, lg_weights **w, lg_err *err);
 void lg_weights_close(lg_weights **w);
 
-/* Check config and every tensor's name, type and shape without packing (what `inspect` and the loader tests use); fills
- * *w's cfg, counts and sizes; lg_mat fields have no data. */
+/* Check config, every tensor's name, type and shape, and the values of vectors, without packing (what `inspect` and the
+ * loader tests use); fills *w's cfg, counts and sizes; lg_mat fields have no data.  Returns as lg_weights_open. */
 lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err);
 
 /* The folder's tensors, sorted by name; `used` is false for the skipped ones.  Borrowed until close. */

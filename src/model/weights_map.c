@@ -150,7 +150,8 @@ static lg_status take_scale(lg_weights_walk *k, const lg_view *v, lg_mat *m) {
     float *y = lg_arena_take(&k->arena, (size_t)(shape[0] * shape[1]), sizeof *y);
     m->scale = y;
     k->n_fp8++;
-    return convert(k, s, PLAIN, y);
+    /* There may be a hundred thousand of them all over the files: read once, when they are needed. */
+    return y ? convert(k, s, PLAIN, y) : LG_OK;
 }
 
 static lg_status take_mat(lg_weights_walk *k, const char *name, uint32_t n_out, uint32_t n_in,

@@ -261,7 +261,6 @@ static const damage table[] = {
 {FP8, {{ADD, LM "embed_tokens.weight", "F8_E4M3", "[512,256]"}}, LG_E_UNSUPPORTED, {"embed_tokens.weight", "found F8_E4M3"}},
 {FP8, {{ADD, LM "norm.weight", "F8_E4M3", "[256]"}}, LG_E_UNSUPPORTED, {LM "norm.weight", "found F8_E4M3"}},
 {FP8, {{ADD, LM "layers.0.mlp.experts.1.up_proj.weight", "F8_E5M2", "[128,256]"}}, LG_E_UNSUPPORTED, {"experts.1.up_proj.weight", "found F8_E5M2"}},
-{FP8, {{POISON, LM "layers.0.linear_attn.in_proj_qkv.weight_scale_inv"}}, LG_E_FORMAT, {"in_proj_qkv.weight_scale_inv", "not finite"}},
 /* ---- values ---- */
 {DENSE, {{POISON, "model.norm.weight"}}, LG_E_FORMAT, {"model.norm.weight", "not finite"}},
 {DENSE, {{POISON, "model.layers.2.linear_attn.A_log"}}, LG_E_FORMAT, {"layers.2.linear_attn.A_log", "not finite"}},

@@ -252,6 +252,24 @@ static void test_other_types_keep_their_type(void **state) {
     }
 }
 
+/* Scales are looked at when the weights are loaded, not when the folder is only checked. */
+static void test_a_scale_that_is_no_number(void **state) {
+    (void)state;
+    lg_fixture f;
+    lg_weights *w;
+    lg_err err;
+    int64_t alive = lg_mem_alive();
+    lg_fixture_init(&f, models[3]);
+    lg_fixture_edit_tensor(
+        &f, LG_FIXTURE_POISON,
+        "model.language_model.layers.0.linear_attn.in_proj_qkv.weight_scale_inv", NULL, NULL);
+    assert_int_equal(lg_weights_open(f.path, NULL, NULL, NULL, &w, &err), LG_E_FORMAT);
+    assert_non_null(strstr(err.msg, "in_proj_qkv.weight_scale_inv: found a value that is not"));
+    assert_null(w);
+    assert_int_equal(lg_mem_alive(), alive);
+    lg_fixture_fini(&f);
+}
+
 /* ---- packing ---- */
 
 static void check_pack(lg_dtype type, uint32_t n_out, uint32_t n_in) {
@@ -403,6 +421,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_weight_is_where_it_belongs),
         cmocka_unit_test(test_other_types_keep_their_type),
+        cmocka_unit_test(test_a_scale_that_is_no_number),
         cmocka_unit_test(test_panels_at_odd_sizes),
         cmocka_unit_test(test_threads_pack_the_same_bytes),
         cmocka_unit_test(test_counts),
