@@ -249,7 +249,7 @@ static void worker_lost(lg_super *s) {
         accuse(s);
     }
     uint64_t ms = 0;
-    if (s->n_fail > 0) ms = BACKOFF_MIN_MS << (s->n_fail < 7 ? s->n_fail - 1 : 6);
+    if (s->n_fail > 0) ms = (uint64_t)BACKOFF_MIN_MS << (s->n_fail < 7 ? s->n_fail - 1 : 6);
     if (ms > BACKOFF_MAX_MS) ms = BACKOFF_MAX_MS;
     s->n_fail++;
     lg_diag_log(LG_LOG_WARN, "worker %s; starting it again in %llu ms, %u requests wait", text,
