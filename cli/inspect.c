@@ -49,9 +49,9 @@ static void add(tally *t, uint64_t bytes) {
 }
 
 static void count_tensors(report *r) {
-    lg_st_set *set = lg_weights_tensors(r->w);
-    for (size_t i = 0; i < lg_st_count(set); i++) {
-        const lg_view *v = lg_st_at(set, i);
+    lg_tensors *set = lg_weights_tensors(r->w);
+    for (size_t i = 0; i < lg_tensors_count(set); i++) {
+        const lg_view *v = lg_tensors_at(set, i);
         if (!v->used) {
             add(strncmp(v->name, "mtp.", 4) == 0 ? &r->mtp : &r->vision, v->len_bytes);
             continue;

@@ -1,6 +1,6 @@
 /* model.h - the map of src/model: from files to numbers and from text to tokens.
  *
- *   config       config.json, generation_config.json       safetensors  mapped tensor views
+ *   config       config.json, generation_config.json       tensors      mapped views; safetensors: their files
  *   weights      names -> struct fields; pack: panels      tokenizer    byte-level BPE and streaming detokeniser
  *   chat         the Qwen3.5 chat format
  *

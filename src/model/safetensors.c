@@ -1,6 +1,6 @@
 /* safetensors.c - map tensor files and check their tables.
  *
- * In:  a folder (or one file).   Out: lg_st_set, one lg_view a tensor, sorted by name.
+ * In:  a folder (or one file).   Out: lg_tensors, one lg_view a tensor, sorted by name.
  * A file is: 8 bytes header length, a JSON header {name: {dtype, shape, data_offsets}}, then the data.  The format's own
  * rule holds here too: the tensors cover the data without gap or overlap.  Nothing is used before it is checked, and no
  * product or sum is taken unchecked.
@@ -11,13 +11,9 @@
 #include "base/num.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define MAX_HEADER    100000000u /* bytes, the format's own limit */
 #define MAX_INDEX     (256u << 20)
@@ -27,21 +23,6 @@
 #define SINGLE_NAME   "model.safetensors"
 #define LEN_BYTES     8 /* of the header length */
 #define METADATA_NAME "__metadata__"
-
-/* One mapped file. */
-typedef struct shard {
-    char *path;
-    uint8_t *map;
-    size_t len_bytes;
-    char *names; /* all tensor names of the file, NUL-terminated */
-} shard;
-
-struct lg_st_set {
-    shard *shard;
-    size_t n_shard;
-    lg_view *view; /* sorted by name once open */
-    size_t n_view;
-};
 
 /* Tensors of one file. */
 typedef struct table {
@@ -61,15 +42,6 @@ static const struct {
              {"I16", 2, LG_N_DTYPE},  {"I8", 1, LG_N_DTYPE},      {"U64", 8, LG_N_DTYPE},
              {"U32", 4, LG_N_DTYPE},  {"U16", 2, LG_N_DTYPE},     {"U8", 1, LG_N_DTYPE},
              {"BOOL", 1, LG_N_DTYPE}, {"C64", 8, LG_N_DTYPE}};
-
-const char *lg_st_shape(uint32_t n_dim, const uint64_t *shape, char *buf, size_t size_bytes) {
-    size_t len = (size_t)snprintf(buf, size_bytes, "[");
-    for (uint32_t i = 0; i < n_dim && len < size_bytes; i++)
-        len += (size_t)snprintf(buf + len, size_bytes - len, "%s%llu", i ? ", " : "",
-                                (unsigned long long)shape[i]);
-    if (len < size_bytes) snprintf(buf + len, size_bytes - len, "]");
-    return buf;
-}
 
 /* ---- one file ---- */
 
@@ -108,7 +80,7 @@ static lg_status read_shape(const lg_json *v, lg_view *t, uint32_t elem_bytes,
             char buf[128];
             return LG_FAIL(err, LG_E_FORMAT,
                            "%s: tensor %s: shape %s: the product overflows 64 bits", t->file,
-                           t->name, lg_st_shape(i + 1, t->shape, buf, sizeof buf));
+                           t->name, lg_tensors_shape(i + 1, t->shape, buf, sizeof buf));
         }
     }
     *need_bytes = need;
@@ -143,28 +115,17 @@ static lg_status read_entry(const lg_json *v, const uint8_t *data, uint64_t data
                        "%s: tensor %s: data_offsets: found %llu bytes, expected %llu for %s %s",
                        t->file, t->name, (unsigned long long)(end - begin),
                        (unsigned long long)need, t->type_name,
-                       lg_st_shape(t->n_dim, t->shape, buf, sizeof buf));
+                       lg_tensors_shape(t->n_dim, t->shape, buf, sizeof buf));
     }
     t->data = data + begin;
     t->len_bytes = need;
     return LG_OK;
 }
 
-/* A name that can be printed and is not empty. */
-static bool is_name(const char *s, size_t len) {
-    for (size_t i = 0; i < len; i++)
-        if ((unsigned char)s[i] < 0x20 || s[i] == 0x7f) return false;
-    return len > 0 && len < 512;
-}
-
 static int by_place(const void *a, const void *b) {
     const lg_view *x = a, *y = b;
     if (x->data != y->data) return x->data < y->data ? -1 : 1;
     return (x->len_bytes > y->len_bytes) - (x->len_bytes < y->len_bytes);
-}
-
-static int by_name(const void *a, const void *b) {
-    return strcmp(((const lg_view *)a)->name, ((const lg_view *)b)->name);
 }
 
 /* No gap, no overlap, nothing after the last tensor. */
@@ -189,16 +150,6 @@ static lg_status check_cover(table *t, const uint8_t *data, uint64_t data_bytes,
     return LG_OK;
 }
 
-/* Sort by name and refuse a name that comes twice. */
-static lg_status sort_names(lg_view *view, size_t n, lg_err *err) {
-    if (n) qsort(view, n, sizeof *view, by_name);
-    for (size_t i = 1; i < n; i++)
-        if (strcmp(view[i - 1].name, view[i].name) == 0)
-            return LG_FAIL(err, LG_E_FORMAT, "%s: tensor %s: given twice (also in %s)",
-                           view[i].file, view[i].name, view[i - 1].file);
-    return LG_OK;
-}
-
 static void table_fini(table *t) {
     LG_FREE(t->view);
     LG_FREE(t->names);
@@ -218,7 +169,7 @@ static lg_status fill_table(const lg_json *root, const uint8_t *data, uint64_t d
     char *name = t->names;
     bool metadata = false;
     for (const lg_json *v = root->child; v; v = v->next) {
-        if (!is_name(v->key, v->key_len))
+        if (!lg_tensors_is_name(v->key, v->key_len))
             return LG_FAIL(err, LG_E_FORMAT,
                            "%s: header: a tensor name is empty, too long or not printable",
                            what);
@@ -237,7 +188,7 @@ static lg_status fill_table(const lg_json *root, const uint8_t *data, uint64_t d
         LG_TRY(read_entry(v, data, data_bytes, view, err));
     }
     LG_TRY(check_cover(t, data, data_bytes, what, err));
-    return sort_names(t->view, t->n_view, err);
+    return lg_tensors_sort(t->view, t->n_view, err);
 }
 
 /* Check a whole file in memory; on LG_OK the caller owns what *t holds. */
@@ -274,28 +225,6 @@ lg_status lg_st_check(const uint8_t *buf, size_t len_bytes, const char *what, lg
 
 /* ---- all files ---- */
 
-/* Map a regular file; its size is checked here and trusted afterwards. */
-static lg_status map_file(shard *s, lg_err *err) {
-    struct stat info;
-    int fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return LG_FAIL(err, LG_E_IO, "%s: cannot be opened: %s", s->path, strerror(errno));
-    lg_status st = LG_OK;
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        st = LG_FAIL(err, LG_E_IO, "%s: not a regular file", s->path);
-    } else if (info.st_size == 0) {
-        st = LG_FAIL(err, LG_E_FORMAT, "%s: the file is empty, expected safetensors", s->path);
-    } else {
-        void *map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED)
-            st = LG_FAIL(err, LG_E_IO, "%s: cannot be mapped: %s", s->path, strerror(errno));
-        else
-            s->map = map, s->len_bytes = (size_t)info.st_size;
-    }
-    close(fd);
-    return st;
-}
-
 /* "folder/name", or folder alone; NULL when there is no memory. */
 static char *join(const char *folder, const char *name) {
     lg_buf b = {0};
@@ -306,33 +235,15 @@ static char *join(const char *folder, const char *name) {
     return s;
 }
 
-/* Map one more file and append its tensors; set->shard has room. */
-static lg_status add_shard(lg_st_set *set, const char *folder, const char *name, lg_err *err) {
+/* Map one more file and append its tensors. */
+static lg_status add_shard(lg_tensors *set, const char *folder, const char *name, lg_err *err) {
     table t;
-    shard *s = &set->shard[set->n_shard++];
-    s->path = join(folder, name);
-    if (!s->path) return LG_FAIL(err, LG_E_NOMEM, "%s: no memory", folder);
-    LG_TRY(map_file(s, err));
-    LG_TRY(read_table(s->map, s->len_bytes, s->path, &t, err));
-    s->names = t.names;
-    if (t.n_view) {
-        lg_view *all = lg_mem_realloc(set->view, (set->n_view + t.n_view) * sizeof *all);
-        if (all) {
-            memcpy(all + set->n_view, t.view, t.n_view * sizeof *all);
-            set->view = all;
-            set->n_view += t.n_view;
-        }
-        lg_mem_free(t.view);
-        if (!all) return LG_FAIL(err, LG_E_NOMEM, "%s: no memory", s->path);
-    } else {
-        lg_mem_free(t.view);
-    }
-    return LG_OK;
-}
-
-static lg_status take_shards(lg_st_set *set, size_t n, lg_err *err) {
-    set->shard = lg_mem_calloc(n, sizeof *set->shard);
-    return set->shard ? LG_OK : LG_FAIL(err, LG_E_NOMEM, "no memory for %zu files", n);
+    lg_tensors_file f;
+    LG_TRY(lg_tensors_map(set, folder, name, "safetensors", &f, err));
+    LG_TRY(read_table(f.map, f.len_bytes, f.path, &t, err));
+    lg_status st = lg_tensors_add(set, t.view, t.n_view, t.names, err);
+    lg_mem_free(t.view);
+    return st;
 }
 
 /* ---- the index ---- */
@@ -352,7 +263,7 @@ static int by_entry_name(const void *a, const void *b) {
 
 /* A plain file name: the index may not lead out of its folder. */
 static bool is_file_name(const lg_json *v) {
-    return v->kind == LG_JSON_STRING && is_name(v->text, v->text_len) &&
+    return v->kind == LG_JSON_STRING && lg_tensors_is_name(v->text, v->text_len) &&
            strlen(v->text) == v->text_len && v->text[0] != '.' && !strchr(v->text, '/') &&
            !strchr(v->text, '\\') && !strstr(v->text, "..");
 }
@@ -369,7 +280,7 @@ static lg_status read_entries(const lg_json *root, const char *what, entry **out
     *n = map->n_child;
     size_t i = 0;
     for (const lg_json *v = map->child; v; v = v->next, i++) {
-        if (!is_name(v->key, v->key_len) || strlen(v->key) != v->key_len)
+        if (!lg_tensors_is_name(v->key, v->key_len) || strlen(v->key) != v->key_len)
             return LG_FAIL(err, LG_E_FORMAT,
                            "%s: weight_map: a tensor name is empty, too long or not printable",
                            what);
@@ -383,11 +294,11 @@ static lg_status read_entries(const lg_json *root, const char *what, entry **out
 }
 
 /* Both directions: every line names a tensor that its file holds, every tensor has its line. */
-static lg_status check_index(const lg_st_set *set, const entry *e, size_t n, const char *what,
+static lg_status check_index(lg_tensors *set, const entry *e, size_t n, const char *what,
                              lg_err *err) {
     size_t i = 0, j = 0;
-    while (i < n || j < set->n_view) {
-        const lg_view *v = j < set->n_view ? &set->view[j] : NULL;
+    while (i < n || j < lg_tensors_count(set)) {
+        const lg_view *v = lg_tensors_at(set, j);
         int order = i == n ? 1 : !v ? -1 : strcmp(e[i].name, v->name);
         if (i > 0 && i < n && strcmp(e[i - 1].name, e[i].name) == 0)
             return LG_FAIL(err, LG_E_FORMAT, "%s: weight_map: %s: given twice", what,
@@ -407,7 +318,7 @@ static lg_status check_index(const lg_st_set *set, const entry *e, size_t n, con
     return LG_OK;
 }
 
-static lg_status open_listed(lg_st_set *set, const char *path, const char *what, entry *e,
+static lg_status open_listed(lg_tensors *set, const char *path, const char *what, entry *e,
                              size_t n, lg_err *err) {
     size_t n_file = 0;
     qsort(e, n, sizeof *e, by_entry_file);
@@ -415,16 +326,15 @@ static lg_status open_listed(lg_st_set *set, const char *path, const char *what,
     if (n_file > MAX_SHARD)
         return LG_FAIL(err, LG_E_FORMAT, "%s: weight_map: %zu files, at most %d expected", what,
                        n_file, MAX_SHARD);
-    LG_TRY(take_shards(set, n_file, err));
     for (size_t i = 0; i < n; i++)
         if (i == 0 || strcmp(e[i - 1].file, e[i].file) != 0)
             LG_TRY(add_shard(set, path, e[i].file, err));
-    LG_TRY(sort_names(set->view, set->n_view, err));
+    LG_TRY(lg_tensors_finish(set, err));
     qsort(e, n, sizeof *e, by_entry_name);
     return check_index(set, e, n, what, err);
 }
 
-static lg_status open_index(lg_st_set *set, const char *path, const char *what, lg_err *err) {
+static lg_status open_index(lg_tensors *set, const char *path, const char *what, lg_err *err) {
     lg_json_doc *doc = NULL;
     entry *e = NULL;
     size_t n = 0;
@@ -445,13 +355,13 @@ static int kind_of(const char *path) {
     return S_ISDIR(info.st_mode) ? 1 : 0;
 }
 
-static lg_status open_single(lg_st_set *set, const char *folder, const char *name,
+static lg_status open_single(lg_tensors *set, const char *folder, const char *name,
                              lg_err *err) {
-    LG_TRY(take_shards(set, 1, err));
-    return add_shard(set, folder, name, err);
+    LG_TRY(add_shard(set, folder, name, err));
+    return lg_tensors_finish(set, err);
 }
 
-static lg_status open_folder(lg_st_set *set, const char *path, lg_err *err) {
+static lg_status open_folder(lg_tensors *set, const char *path, lg_err *err) {
     char *single = join(path, SINGLE_NAME), *index = join(path, INDEX_NAME);
     lg_status st;
     if (!single || !index) {
@@ -474,49 +384,17 @@ static lg_status open_folder(lg_st_set *set, const char *path, lg_err *err) {
     return st;
 }
 
-lg_status lg_st_open(const char *path, lg_st_set **set, lg_err *err) {
+lg_status lg_st_open(const char *path, lg_tensors **set, lg_err *err) {
     *set = NULL;
     int kind = kind_of(path);
     if (kind < 0)
         return LG_FAIL(err, LG_E_IO, "%s: cannot be opened: %s", path, strerror(errno));
-    lg_st_set *s = lg_mem_alloc(sizeof *s);
-    if (!s) return LG_FAIL(err, LG_E_NOMEM, "%s: no memory", path);
+    lg_tensors *s;
+    LG_TRY(lg_tensors_open(path, &s, err));
     lg_status st = kind == 1 ? open_folder(s, path, err) : open_single(s, path, NULL, err);
     if (st != LG_OK)
-        lg_st_close(&s);
+        lg_tensors_close(&s);
     else
         *set = s;
     return st;
-}
-
-void lg_st_close(lg_st_set **set) {
-    lg_st_set *s = *set;
-    if (!s) return;
-    for (size_t i = 0; i < s->n_shard; i++) {
-        if (s->shard[i].map) munmap(s->shard[i].map, s->shard[i].len_bytes);
-        lg_mem_free(s->shard[i].path);
-        lg_mem_free(s->shard[i].names);
-    }
-    lg_mem_free(s->shard);
-    lg_mem_free(s->view);
-    LG_FREE(*set);
-}
-
-void lg_st_release(lg_st_set *set) {
-    for (size_t i = 0; i < set->n_shard; i++)
-        madvise(set->shard[i].map, set->shard[i].len_bytes, MADV_DONTNEED);
-}
-
-lg_view *lg_st_find(lg_st_set *set, const char *name) {
-    lg_view key = {.name = name};
-    if (set->n_view == 0) return NULL;
-    return bsearch(&key, set->view, set->n_view, sizeof key, by_name);
-}
-
-size_t lg_st_count(const lg_st_set *set) {
-    return set->n_view;
-}
-
-lg_view *lg_st_at(lg_st_set *set, size_t i) {
-    return i < set->n_view ? &set->view[i] : NULL;
 }

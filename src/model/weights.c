@@ -15,7 +15,7 @@
 #define ROUND_BYTES (64u << 20)
 
 struct lg_weights_own {
-    lg_st_set *set;
+    lg_tensors *set;
     lg_mlp_w *expert; /* [n_layer][n_expert] */
     void *block;      /* panels and vectors */
 };
@@ -129,7 +129,7 @@ static lg_status fill(lg_weights *w, lg_weights_walk *k, lg_pool *pool,
     LG_TRY(lg_weights_map_walk(k));
     LG_ASSERT(k->arena.used_bytes == bytes);
     LG_TRY(pack_all(k, pool, progress, progress_ctx, k->err));
-    lg_st_release(w->own->set);
+    lg_tensors_release(w->own->set);
     return LG_OK;
 }
 
@@ -164,7 +164,7 @@ lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err) {
 void lg_weights_close(lg_weights **w) {
     lg_weights *p = *w;
     if (!p) return;
-    lg_st_close(&p->own->set);
+    lg_tensors_close(&p->own->set);
     lg_mem_free(p->own->block);
     lg_mem_free(p->own->expert);
     lg_mem_free(p->own);
@@ -172,7 +172,7 @@ void lg_weights_close(lg_weights **w) {
     LG_FREE(*w);
 }
 
-lg_st_set *lg_weights_tensors(const lg_weights *w) {
+lg_tensors *lg_weights_tensors(const lg_weights *w) {
     return w->own->set;
 }
 

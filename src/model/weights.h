@@ -70,7 +70,7 @@ void lg_weights_close(lg_weights **w);
 lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err);
 
 /* The folder's tensors, sorted by name; `used` is false for the skipped ones.  Borrowed until close. */
-lg_st_set *lg_weights_tensors(const lg_weights *w);
+lg_tensors *lg_weights_tensors(const lg_weights *w);
 
 /* Row `id` (< n_vocab) of the embedding as float; y [n_embd]. */
 void lg_weights_embed(const lg_weights *w, uint32_t id, float *y);

@@ -33,8 +33,8 @@ static lg_status fail_tensor(lg_weights_walk *k, lg_status code, const lg_view *
 static lg_status take(lg_weights_walk *k, const char *name, unsigned allowed, uint32_t n_dim,
                       const uint64_t *shape, lg_view **out) {
     char found[96], expected[96];
-    lg_view *v = lg_st_find(k->set, name);
-    lg_st_shape(n_dim, shape, expected, sizeof expected);
+    lg_view *v = lg_tensors_find(k->set, name);
+    lg_tensors_shape(n_dim, shape, expected, sizeof expected);
     if (!v)
         return LG_FAIL(k->err, LG_E_FORMAT, "%s: tensor %s: missing, expected shape %s",
                        k->path, name, expected);
@@ -45,7 +45,7 @@ static lg_status take(lg_weights_walk *k, const char *name, unsigned allowed, ui
     if (v->n_dim != n_dim || memcmp(v->shape, shape, n_dim * sizeof *shape) != 0) {
         char text[112];
         snprintf(text, sizeof text, "shape %s",
-                 lg_st_shape(v->n_dim, v->shape, found, sizeof found));
+                 lg_tensors_shape(v->n_dim, v->shape, found, sizeof found));
         return fail_tensor(k, LG_E_FORMAT, v, text, expected);
     }
     v->used = true;
@@ -135,7 +135,7 @@ static lg_status take_scale(lg_weights_walk *k, const lg_view *v, lg_mat *m) {
     lg_view *s;
     snprintf(name, sizeof name, "%s_scale_inv", v->name);
     if (v->type != LG_E4M3) {
-        s = lg_st_find(k->set, name);
+        s = lg_tensors_find(k->set, name);
         if (!s) return LG_OK;
         return LG_FAIL(k->err, LG_E_FORMAT,
                        "%s: tensor %s: found a scale for a %s matrix, expected F8_E4M3",
@@ -206,7 +206,7 @@ static lg_status take_moe(lg_weights_walk *k, const char *prefix, lg_layer_w *l)
     char name[NAME_BYTES];
     LG_TRY(take_mat(k, join(name, prefix, "gate.weight"), c->n_expert, c->n_embd, &l->router));
     uint64_t before = k->n_param;
-    if (lg_st_find(k->set, join(name, prefix, "experts.gate_up_proj"))) {
+    if (lg_tensors_find(k->set, join(name, prefix, "experts.gate_up_proj"))) {
         LG_TRY(take_fused_experts(k, prefix, l));
     } else {
         for (uint32_t x = 0; x < c->n_expert; x++) {
@@ -280,7 +280,7 @@ static lg_status take_ends(lg_weights_walk *k, const char *root) {
         k->n_param += (uint64_t)c->n_vocab * c->n_embd;
         return take_mat(k, "lm_head.weight", c->n_vocab, c->n_embd, &w->head);
     }
-    lg_view *head = lg_st_find(k->set, "lm_head.weight");
+    lg_view *head = lg_tensors_find(k->set, "lm_head.weight");
     if (head)
         return LG_FAIL(k->err, LG_E_FORMAT,
                        "%s: tensor lm_head.weight: found, but tie_word_embeddings is true",
@@ -311,8 +311,8 @@ lg_status lg_weights_map_rest(lg_weights_walk *k) {
     lg_weights *w = k->w;
     w->n_skipped = 0;
     w->skipped_bytes = 0;
-    for (size_t i = 0; i < lg_st_count(k->set); i++) {
-        const lg_view *v = lg_st_at(k->set, i);
+    for (size_t i = 0; i < lg_tensors_count(k->set); i++) {
+        const lg_view *v = lg_tensors_at(k->set, i);
         if (v->used) continue;
         if (!starts(v->name, "mtp.") && !(w->cfg.nested && starts(v->name, "model.visual.")))
             return fail_tensor(k, LG_E_FORMAT, v, "a tensor that this model does not have",

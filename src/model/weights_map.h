@@ -16,7 +16,7 @@ typedef struct lg_weights_job {
 /* The state of a walk.  The first one counts (arena without block, no jobs) and checks; the second carves and fills. */
 typedef struct lg_weights_walk {
     lg_weights *w; /* cfg, layer and expert arrays are there; fields are filled */
-    lg_st_set *set;
+    lg_tensors *set;
     const char *path; /* folder, for messages */
     lg_arena arena;
     lg_weights_job *job; /* NULL when counting */

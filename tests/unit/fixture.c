@@ -155,17 +155,17 @@ static void put_zeros(lg_buf *head, lg_buf *data, const char *name, const char *
 
 void lg_fixture_edit_tensor(const lg_fixture *f, lg_fixture_edit edit, const char *name,
                             const char *arg, const char *shape) {
-    lg_st_set *set;
+    lg_tensors *set;
     lg_err err;
     lg_buf head = {0}, data = {0};
     bool met = false;
     LG_ASSERT(lg_st_open(f->path, &set, &err) == LG_OK);
     lg_buf_putc(&head, '{');
-    for (size_t i = 0; i < lg_st_count(set); i++) {
-        const lg_view *v = lg_st_at(set, i);
+    for (size_t i = 0; i < lg_tensors_count(set); i++) {
+        const lg_view *v = lg_tensors_at(set, i);
         char text[128];
         const char *as = v->name;
-        lg_st_shape(v->n_dim, v->shape, text, sizeof text);
+        lg_tensors_shape(v->n_dim, v->shape, text, sizeof text);
         bool hit = strcmp(v->name, name) == 0;
         met = met || hit;
         if (hit && (edit == LG_FIXTURE_DROP || edit == LG_FIXTURE_ADD)) continue;
@@ -176,7 +176,7 @@ void lg_fixture_edit_tensor(const lg_fixture *f, lg_fixture_edit edit, const cha
     LG_ASSERT(met || edit == LG_FIXTURE_ADD);
     if (edit == LG_FIXTURE_ADD) put_zeros(&head, &data, name, arg, shape);
     lg_buf_putc(&head, '}');
-    lg_st_close(&set);
+    lg_tensors_close(&set);
     lg_buf out = {0};
     uint64_t n = head.len_bytes;
     lg_buf_put(&out, &n, sizeof n);

@@ -45,15 +45,15 @@ static lg_status check(const void *data, size_t len) {
 static void test_views_of_a_small_file(void **state) {
     (void)state;
     lg_fixture f;
-    lg_st_set *set;
+    lg_tensors *set;
     lg_err err;
     char text[64];
     lg_buf b = small_file();
     lg_fixture_init(&f, "tests/data/models/tiny-dense");
     lg_fixture_write(&f, "model.safetensors", b.data, b.len_bytes);
     assert_int_equal(lg_st_open(f.path, &set, &err), LG_OK);
-    assert_int_equal(lg_st_count(set), 3);
-    const lg_view *v = lg_st_find(set, "b");
+    assert_int_equal(lg_tensors_count(set), 3);
+    const lg_view *v = lg_tensors_find(set, "b");
     assert_non_null(v);
     assert_int_equal(v->type, LG_BF16);
     assert_string_equal(v->type_name, "BF16");
@@ -63,23 +63,23 @@ static void test_views_of_a_small_file(void **state) {
     assert_int_equal(v->len_bytes, 12);
     assert_true(lg_num_bf16(lg_num_load16(v->data + 10)) == 6);
     assert_non_null(strstr(v->file, "model.safetensors"));
-    assert_string_equal(lg_st_shape(v->n_dim, v->shape, text, sizeof text), "[2, 3]");
-    v = lg_st_find(set, "a");
+    assert_string_equal(lg_tensors_shape(v->n_dim, v->shape, text, sizeof text), "[2, 3]");
+    v = lg_tensors_find(set, "a");
     assert_int_equal(v->n_dim, 0);
     assert_int_equal(v->len_bytes, 4);
-    assert_string_equal(lg_st_shape(0, v->shape, text, sizeof text), "[]");
-    assert_int_equal(lg_st_find(set, "none")->len_bytes, 0);
-    assert_null(lg_st_find(set, "c"));
-    assert_null(lg_st_find(set, ""));
-    assert_null(lg_st_find(set, "__metadata__"));
-    assert_string_equal(lg_st_at(set, 0)->name, "a");
-    assert_string_equal(lg_st_at(set, 2)->name, "none");
-    assert_null(lg_st_at(set, 3));
-    lg_st_release(set);
-    assert_true(lg_num_bf16(lg_num_load16(lg_st_find(set, "b")->data)) == 1);
-    lg_st_close(&set);
+    assert_string_equal(lg_tensors_shape(0, v->shape, text, sizeof text), "[]");
+    assert_int_equal(lg_tensors_find(set, "none")->len_bytes, 0);
+    assert_null(lg_tensors_find(set, "c"));
+    assert_null(lg_tensors_find(set, ""));
+    assert_null(lg_tensors_find(set, "__metadata__"));
+    assert_string_equal(lg_tensors_at(set, 0)->name, "a");
+    assert_string_equal(lg_tensors_at(set, 2)->name, "none");
+    assert_null(lg_tensors_at(set, 3));
+    lg_tensors_release(set);
+    assert_true(lg_num_bf16(lg_num_load16(lg_tensors_find(set, "b")->data)) == 1);
+    lg_tensors_close(&set);
     assert_null(set);
-    lg_st_close(&set);
+    lg_tensors_close(&set);
     lg_fixture_fini(&f);
     lg_buf_fini(&b);
 }
@@ -91,7 +91,7 @@ static void test_long_shapes(void **state) {
     char text[32];
     for (int i = 0; i < LG_MAX_DIM; i++) shape[i] = UINT64_MAX - (uint64_t)i;
     memset(text, 'x', sizeof text);
-    lg_st_shape(LG_MAX_DIM, shape, text, 20);
+    lg_tensors_shape(LG_MAX_DIM, shape, text, 20);
     assert_string_equal(text, "[184467440737095516");
     assert_int_equal(text[20], 'x');
 }
@@ -99,32 +99,32 @@ static void test_long_shapes(void **state) {
 static void test_shards_and_golden_types(void **state) {
     (void)state;
     char path[400];
-    lg_st_set *set;
+    lg_tensors *set;
     lg_err err;
     lg_fixture_source("tests/data/models/tiny-moe", path, sizeof path);
     assert_int_equal(lg_st_open(path, &set, &err), LG_OK);
     /* 8 layers, ends, 19 of MTP, one of vision; see the header of each part. */
     size_t n_mtp = 0, n_layer = 0;
-    for (size_t i = 0; i < lg_st_count(set); i++) {
-        const lg_view *v = lg_st_at(set, i);
+    for (size_t i = 0; i < lg_tensors_count(set); i++) {
+        const lg_view *v = lg_tensors_at(set, i);
         n_mtp += strncmp(v->name, "mtp.", 4) == 0;
         n_layer += strstr(v->name, "language_model.layers.") != NULL;
-        if (i > 0) assert_true(strcmp(lg_st_at(set, i - 1)->name, v->name) < 0);
-        assert_ptr_equal(lg_st_find(set, v->name), v);
+        if (i > 0) assert_true(strcmp(lg_tensors_at(set, i - 1)->name, v->name) < 0);
+        assert_ptr_equal(lg_tensors_find(set, v->name), v);
     }
     assert_int_equal(n_mtp, 19);
     assert_int_equal(n_layer, 6 * 18 + 2 * 15);
-    assert_int_equal(lg_st_count(set), n_mtp + n_layer + 4);
-    lg_st_close(&set);
+    assert_int_equal(lg_tensors_count(set), n_mtp + n_layer + 4);
+    lg_tensors_close(&set);
     /* One file by its own path; integers are views too, of no weight's type. */
     lg_fixture_source("tests/data/golden/tiny-dense.safetensors", path, sizeof path);
     assert_int_equal(lg_st_open(path, &set, &err), LG_OK);
-    const lg_view *ids = lg_st_find(set, "p65.ids");
+    const lg_view *ids = lg_tensors_find(set, "p65.ids");
     assert_non_null(ids);
     assert_int_equal(ids->type, LG_N_DTYPE);
     assert_string_equal(ids->type_name, "I32");
     assert_int_equal(ids->len_bytes, 65 * 4);
-    lg_st_close(&set);
+    lg_tensors_close(&set);
     assert_int_equal(lg_st_open("/does/not/exist", &set, &err), LG_E_IO);
     assert_non_null(strstr(err.msg, "/does/not/exist"));
     assert_null(set);

@@ -49,7 +49,7 @@ static float mat_at(const lg_mat *m, uint32_t r, uint32_t c) {
 
 /* What the checks below read from, and how many tensors they have read. */
 typedef struct reading {
-    lg_st_set *set;
+    lg_tensors *set;
     const lg_weights *w;
     char prefix[64]; /* of the layer */
     size_t n_used;
@@ -59,7 +59,7 @@ typedef struct reading {
 static lg_view *find(reading *r, const char *name, bool scale) {
     char full[160];
     snprintf(full, sizeof full, "%s%s", r->prefix, name);
-    lg_view *v = lg_st_find(r->set, full);
+    lg_view *v = lg_tensors_find(r->set, full);
     if (!v) print_error("no tensor %s\n", full);
     assert_non_null(v);
     r->n_used++;
@@ -208,9 +208,9 @@ static void check_all(const lg_weights *w, const char *path) {
         else
             check_mlp(&r, "mlp.", &l->mlp, c->n_ff);
     }
-    assert_int_equal(r.n_used + w->n_skipped, lg_st_count(r.set));
+    assert_int_equal(r.n_used + w->n_skipped, lg_tensors_count(r.set));
     assert_int_equal(r.n_param, w->n_param);
-    lg_st_close(&r.set);
+    lg_tensors_close(&r.set);
 }
 
 static void test_every_weight_is_where_it_belongs(void **state) {
