@@ -58,7 +58,9 @@ static void apply_line(const char *root, char *line, uint64_t *bytes) {
     *kind++ = 0;
     *group++ = 0;
     bool v2 = strcmp(line, "0") == 0 && *kind == 0;
-    if (!v2 && strcmp(kind, "memory") != 0) return;
+    char kinds[256];
+    snprintf(kinds, sizeof kinds, ",%s,", kind);
+    if (!v2 && !strstr(kinds, ",memory,")) return;
     for (;;) {
         char dir[768];
         snprintf(dir, sizeof dir, "%s/sys/fs/cgroup%s%s", root, v2 ? "" : "/memory", group);

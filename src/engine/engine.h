@@ -138,7 +138,7 @@ typedef struct lg_sched {
 void lg_sched_admit(lg_engine *eng);
 
 /* Fill eng->sched.batch: one row of every decoding sequence, then prefill chunks.  Half of the rows left are for the oldest
- * prompt, the other half is divided among the others; what they do not need goes to the oldest first. */
+ * prompt, the other half is divided among the others (at least 32 rows each, by age); what they do not need goes to the oldest first. */
 void lg_sched_plan(lg_engine *eng);
 
 /* ---- budget.c ---- */

@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#define MIN_SHARE 32 /* rows; smaller pieces of a prompt cost more than they are worth */
+
 void lg_sched_admit(lg_engine *eng) {
     lg_state *st = &eng->state;
     while (eng->wait_first) {
@@ -59,7 +61,7 @@ static void divide(lg_engine *eng) {
     uint32_t half = n_prompt == 1 ? left : left - left / 2;
     left = left - half + give(eng, oldest, half);
     uint32_t share = n_prompt > 1 ? left / (n_prompt - 1) : 0;
-    if (share == 0) share = 1;
+    if (share < MIN_SHARE) share = MIN_SHARE;
     for (uint32_t i = oldest + 1; i < eng->n_run && left; i++) {
         uint32_t n = share < left ? share : left;
         left = left - n + give(eng, i, n);

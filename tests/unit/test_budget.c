@@ -169,7 +169,7 @@ static void test_cgroup_two_and_all_above_it(void **state) {
 static void test_cgroup_one(void **state) {
     (void)state;
     put("proc/meminfo", "MemAvailable: 1000 kB\n");
-    put("proc/self/cgroup", "9:name=systemd:/x\n4:memory:/a\n0::/\n");
+    put("proc/self/cgroup", "9:name=systemd:/x\n4:cpu,memory:/a\n0::/\n");
     put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "9223372036854771712\n");
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", "600000\n");
     put("sys/fs/cgroup/memory/memory.usage_in_bytes", "200000\n");

@@ -125,6 +125,26 @@ static void test_decodes_go_first_and_prompts_share(void **state) {
     assert_idle(r);
 }
 
+static void test_many_prompts_go_by_age_in_useful_pieces(void **state) {
+    rig *r = *state;
+    static uint32_t ids[400];
+    static answer a[20];
+    fill_prompt(ids, 400, 6);
+    open_or_fail(r, (lg_options){.n_ctx = 512, .n_seq = 20, .n_batch_tok = 128});
+    for (uint32_t i = 0; i < 20; i++) {
+        lg_request req = rig_request(r, ids, 300 + i, 2, &a[i]);
+        submit(r, &req);
+    }
+    assert_int_equal(lg_step(r->eng), LG_OK);
+    assert_int_equal(r->m.n_seq, 3); /* half for the oldest, the rest in pieces of 32 */
+    assert_int_equal(r->m.seq[0].n_tok, 64);
+    assert_int_equal(r->m.seq[1].n_tok, 32);
+    assert_int_equal(r->m.seq[2].n_tok, 32);
+    rig_run(r->eng);
+    for (uint32_t i = 0; i < 20; i++) expect(r, ids, 300 + i, &a[i]);
+    assert_idle(r);
+}
+
 static void test_a_full_queue_says_again(void **state) {
     rig *r = *state;
     uint32_t ids[] = {1, 2};
@@ -464,6 +484,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(test_many_sequences_each_get_their_own_answer),
         T(test_decodes_go_first_and_prompts_share),
+        T(test_many_prompts_go_by_age_in_useful_pieces),
         T(test_a_full_queue_says_again),
         T(test_cancel_frees_everything_in_every_phase),
         T(test_close_in_the_middle_frees_everything),
