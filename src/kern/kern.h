@@ -22,7 +22,8 @@
  * Names: M or n_row tokens, n_out output channels, n_in input width, d head width, ld_* distance between rows in
  * elements.  All activations are float.  Kernels return nothing, allocate nothing and run on the calling thread; callers
  * cut the work (panels, rows, heads) and hand the pieces to the pool.  Zero rows or zero panels are legal.
- * Test: tests/unit/test_kern.c (every entry of every level against ref, odd sizes, guard pages; --bench). */
+ * Tests: tests/unit/test_kern.c (ref against double), test_kern_bits.c (every entry of every level against ref, odd sizes,
+ * guard pages).  Speed: tests/bench/bench_kern.c.  More: docs/KERNELS.md. */
 #ifndef LG_KERN_KERN_H
 #define LG_KERN_KERN_H
 

@@ -1,7 +1,7 @@
 /* vmath.h - the exponential that every level computes, operation for operation, and what is made of it.
  *
  * exp(x) = 2^n exp(r), n = round(x log2 e), |r| <= ln2 / 2; exp(r) = 1 + r + r^2 (c2 + c3 r + .. + c6 r^4), a minimax fit of
- * relative error 3.1e-9.  Below 2 ulp over the whole range (test_kern tries every 97th float).  Above LG_EXP_MAX: +inf.
+ * relative error 3.1e-9.  Below 2 ulp over the whole range (test_kern tries every 197th float).  Above LG_EXP_MAX: +inf.
  * Below LG_EXP_MIN, where the true value is below the smallest normal number: +0.  A NaN is returned as it is.
  * The vector form is in simd/exp.h. */
 #ifndef LG_KERN_VMATH_H
