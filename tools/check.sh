@@ -37,7 +37,7 @@ run() {
 }
 
 sanitize="-Db_sanitize=address,undefined -Db_lundef=false"
-export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 
 build build && if [ "$mode" = long ]; then run build; else run build --no-suite long; fi
 # shellcheck disable=SC2086
