@@ -18,10 +18,10 @@ const char *lg_load_default(char *path, size_t size_bytes) {
     char exe[1024];
     struct stat st;
     ssize_t len = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    for (size_t i = 0; len > 0 && i < sizeof place / sizeof *place; i++) {
-        exe[len] = 0;
-        char *slash = strrchr(exe, '/');
-        if (slash) *slash = 0;
+    exe[len > 0 ? len : 0] = 0;
+    char *slash = strrchr(exe, '/');
+    if (slash) *slash = 0;
+    for (size_t i = 0; slash && i < sizeof place / sizeof *place; i++) {
         int n = snprintf(path, size_bytes, "%s%s", exe, place[i]);
         if (n > 0 && (size_t)n < size_bytes && stat(path, &st) == 0) return path;
     }

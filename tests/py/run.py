@@ -10,9 +10,11 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 program, source = sys.argv[1:3]
@@ -135,6 +137,24 @@ def test_interrupt():
     expect(k.end() == 0, "status 0 after Ctrl-D", k.text)
 
 
+def test_default_model():
+    """Without --model: as built, as installed, and where there is none."""
+    ask = ["run", "--no-think", "-p", "Compute 2 + 7."]
+    with tempfile.TemporaryDirectory() as tmp:
+        for place, want in (("build/cli/lignum", "models"), ("usr/bin/lignum", "usr/share/lignum/models"), ("alone/bin/lignum", None)):
+            there = os.path.join(tmp, place)
+            os.makedirs(os.path.dirname(there))
+            shutil.copy(program, there)
+            if want:
+                os.makedirs(os.path.join(tmp, want))
+                os.symlink(model, os.path.join(tmp, want, "tiny-qwen35moe"))
+            done = subprocess.run([there, *ask], cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+            good = done.stdout == b"2 + 7 = 9\n" if want else done.returncode == 1 and b"--model" in done.stderr
+            expect(good, "the bundled model from " + place, done)
+            if place.startswith("build"):
+                os.remove(os.path.join(tmp, want, "tiny-qwen35moe"))
+
+
 def test_options():
     for args in (["--temp", "-1"], ["--top-p", "0"], ["-n", "0"], ["--ctx", "1"], ["--memory", "lots"], ["--seed", "x"], ["word"]):
         rc, out, err = run("run", "-m", model, "-p", "x", *args)
@@ -163,7 +183,7 @@ def test_bench():
     expect(rc == 2, "2 from a wrong size", (rc, out, err))
 
 
-for test in (test_one_answer, test_conversation, test_interrupt, test_options, test_bench):
+for test in (test_one_answer, test_conversation, test_interrupt, test_default_model, test_options, test_bench):
     test()
 print("%d checks, %d differ" % (n_check, n_bad))
 sys.exit(1 if n_bad else 0)
