@@ -50,16 +50,18 @@ class Server:
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen([exe, "serve", "--model", model, "--name", NAME, "--port", "0", *args], stdout=subprocess.PIPE,
                                         stderr=self.log, env={**os.environ, **(env or {})}, text=True)
-        self.port = None
+        self.port, self.said = None, []
         if wait:
             self.wait()
 
     def wait(self):
         """Until the line that says ready; it names the port."""
         for line in self.process.stdout:
+            self.said.append(line)
             found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
             if found:
                 self.port = int(found.group(1))
+            if line.startswith("Ctrl-C"):
                 break
         if self.port is None:
             self.process.wait()
@@ -160,6 +162,15 @@ class Server:
             if time.monotonic() - start > timeout:
                 raise AssertionError("%s is %s, expected %s; %s" % (name, now, value, self.errors()))
             time.sleep(0.01)
+
+
+def alive(pid):
+    """Whether a process runs (a zombie does not)."""
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(") ", 1)[1][0] != "Z"
+    except OSError:
+        return False
 
 
 def read_all(s):

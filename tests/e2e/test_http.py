@@ -206,6 +206,68 @@ class Deadlines(unittest.TestCase):
             self.assertEqual(s.metrics()["lignum_timeouts_total"], 50)
 
 
+class Crowd(unittest.TestCase):
+    def test_more_answers_than_allowed_get_429(self):
+        path, text = server.script(tokens=3, slots=1024, step_us=1500000)
+        with server.scripted(path=path) as s:
+            results = []
+            body = {**HI, "n": 8}
+            threads = [threading.Thread(target=lambda: results.append(s.post(CHAT, body))) for _ in range(128)]
+            for t in threads:
+                t.start()
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                m = s.metrics()
+                if m["lignum_requests_running"] + m["lignum_requests_waiting"] == 1024:
+                    break
+            code, headers, answer = s.post(CHAT, HI)
+            self.assertEqual((code, answer["error"]["code"], headers["Retry-After"]), (429, "queue_full", "1"))
+            for t in threads:
+                t.join()
+            self.assertEqual([r[0] for r in results], [200] * 128)
+            for _, _, r in results:
+                self.assertEqual([c["message"]["content"] for c in r["choices"]], [text] * 8)
+
+
+class Link(unittest.TestCase):
+    """Workers that break the protocol, and a gateway that is gone."""
+
+    def fails(self, extra, why):
+        path, _ = server.script(extra=extra)
+        s = server.scripted(path=path, wait=False)
+        self.assertEqual(s.process.wait(20), 1)
+        self.assertIn(why, s.errors())
+
+    def test_other_version(self):
+        self.fails("version 99", "link version 99; expected 1")
+
+    def test_garbage_instead_of_frames(self):
+        path, _ = server.script(extra="garbage 100")
+        with server.scripted("--restart-deadline", "1", path=path, wait=False) as s:
+            deadline = time.monotonic() + 20
+            while "link: frame" not in s.errors() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.assertIn("link: frame", s.errors())
+            self.assertIsNone(s.process.poll())
+
+    def test_worker_ends_with_the_gateway(self):
+        path, _ = server.script()
+        for s in (server.scripted(path=path), server.Server()):
+            worker = s.worker()
+            s.stop(signal.SIGKILL)
+            deadline = time.monotonic() + 5
+            while server.alive(worker) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            self.assertFalse(server.alive(worker))
+
+    def test_port_in_use(self):
+        path, _ = server.script()
+        with server.scripted(path=path) as s:
+            other = server.scripted("--port", str(s.port), path=path, wait=False)
+            self.assertEqual(other.process.wait(20), 1)
+            self.assertIn("port %d" % s.port, other.errors())
+
+
 class Drain(unittest.TestCase):
     def test_running_streams_end_and_new_ones_are_refused(self):
         path, text = server.script(tokens=100, step_us=10000)

@@ -1,7 +1,11 @@
 """test_model.py - the bundled model behind the gateway: right answers, and the same ones for 32 clients at the same time."""
 import http.client
 import json
+import os
+import shutil
 import signal
+import subprocess
+import time
 import unittest
 
 import server
@@ -27,6 +31,16 @@ class Model(unittest.TestCase):
         self.assertEqual(events[0]["object"], "chat.completion.chunk")
         self.assertEqual(events[0]["choices"][0]["delta"]["role"], "assistant")
         self.assertEqual(len({e["id"] for e in events[:-1]}), 1)
+
+    def test_line_to_paste(self):
+        """The curl line that `serve` prints, run by a shell as it stands."""
+        if not shutil.which("curl"):
+            self.skipTest("no curl here")
+        line = next(line for line in self.s.said if line.strip().startswith("curl "))
+        out = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60).stdout
+        events = [json.loads(part[6:]) for part in out.splitlines() if part.startswith("data: {")]
+        self.assertIn("Paris", server.text_of(events)[1])
+        self.assertIn("data: [DONE]", out)
 
     def test_answers_of_the_reference(self):
         rows = [r for r in server.evals() if not r["tools"] and r["enable_thinking"] is False and r["min_margin"] > 1e-3]
@@ -97,9 +111,6 @@ class Model(unittest.TestCase):
         self.assertEqual((code, body["error"]["code"]), (400, "context_length_exceeded"))
 
     def test_idle_processes_sleep(self):
-        import os
-        import time
-
         def ticks(pid):
             with open("/proc/%d/stat" % pid) as f:
                 fields = f.read().rsplit(") ", 1)[1].split()

@@ -4,6 +4,7 @@
  * The script has one order on each line:
  *     ctx N            longest sequence                 slots N    requests that play at the same time
  *     step_us N        pause before each round          crash ID   a prompt with this id ends the process by SIGKILL
+ *     version N        spoken in HELLO                  garbage N  N bytes that are no frame come after READY
  *     token ID TEXT    the answer to every request, in order; "\n" in TEXT is a line end
  * A request that was produced in part goes on where it was.  What stands in SUBMIT is believed: the tool is for tests of
  * the gateway. */
@@ -27,7 +28,7 @@ typedef struct request {
 
 typedef struct worker {
     int fd;
-    uint32_t n_ctx, n_slot, step_us, crash_id, n_token;
+    uint32_t n_ctx, n_slot, step_us, crash_id, version, n_garbage, n_token;
     uint32_t token[MAX_TOKEN];
     char text[MAX_TOKEN][32];
     request live[MAX_LIVE]; /* oldest first; the first n_slot play */
@@ -59,6 +60,8 @@ static bool load(worker *w, const char *path) {
         if (strcmp(word, "ctx") == 0) w->n_ctx = v;
         if (strcmp(word, "slots") == 0) w->n_slot = v;
         if (strcmp(word, "step_us") == 0) w->step_us = v;
+        if (strcmp(word, "version") == 0) w->version = v;
+        if (strcmp(word, "garbage") == 0) w->n_garbage = v;
         if (strcmp(word, "crash") == 0) w->crash_id = v;
         if (strcmp(word, "token") != 0 || w->n_token == MAX_TOKEN) continue;
         w->token[w->n_token] = v;
@@ -143,7 +146,7 @@ static void step(worker *w) {
 }
 
 static void greet(worker *w, const char *model) {
-    lg_link_hello h = {.version = LG_LINK_VERSION, .model_name = "scripted"};
+    lg_link_hello h = {.version = w->version, .model_name = "scripted"};
     lg_link_ready r = {.info = {.model_name = "scripted",
                                 .n_vocab = 1u << 20,
                                 .n_token = 1u << 20,
@@ -158,6 +161,7 @@ static void greet(worker *w, const char *model) {
     }
     lg_link_put_hello(&w->out, &h);
     lg_link_put_ready(&w->out, &r);
+    for (uint32_t i = 0; i < w->n_garbage; i++) lg_buf_putc(&w->out, (char)(i * 37 + 11));
     send_all(w);
 }
 
@@ -167,6 +171,7 @@ int main(int argc, char **argv) {
     if (!w) return 1;
     w->n_ctx = 2048;
     w->n_slot = 4;
+    w->version = LG_LINK_VERSION;
     for (int i = 1; i + 1 < argc; i++) {
         if (strcmp(argv[i], "--fd") == 0) w->fd = atoi(argv[i + 1]);
         if (strcmp(argv[i], "--model") == 0) model = argv[i + 1];
@@ -183,7 +188,7 @@ int main(int argc, char **argv) {
         char block[4096];
         lg_link_msg m;
         lg_err err;
-        if (poll(&p, 1, w->n_live ? 0 : -1) > 0) {
+        for (int wait = w->n_live ? 0 : -1; poll(&p, 1, wait) > 0; wait = 0) {
             ssize_t n = recv(w->fd, block, sizeof block, 0);
             if (n <= 0 || lg_link_feed(&w->in, block, (size_t)n) != LG_OK) return 0;
             while (lg_link_next(&w->in, &m, &err) == LG_OK) take(w, &m);
