@@ -1,6 +1,7 @@
 /* kern.h - contracts of all compute kernels: the map of src/kern.
  *
  * vmath.h  the exponential of all levels
+ * dtype.c  sizes and names of the weights' types;  dequant.h  their decoding to float
  * ref/     obvious C, the oracle
  * simd/    kernels over short vectors of floats, compiled by the next two with their own vector type
  * avx2/    AVX2 + FMA + F16C
@@ -37,20 +38,55 @@
 #define LG_GDN_C    32 /* rows a GDN slot keeps open before they are folded into its state */
 #define LG_CONV_K   4  /* taps of the causal convolution: three earlier rows are kept */
 
-/* Types of stored numbers. */
-typedef enum lg_dtype { LG_F32, LG_BF16, LG_F16, LG_E4M3, LG_N_DTYPE } lg_dtype;
+/* Types of stored numbers.  From LG_Q4_0 on: block types of GGUF files, named as there; a row is a run of blocks, each with
+ * its own scales.  The formats are written down as code in ref/dequant.c and ref/dequant_k.c. */
+typedef enum lg_dtype {
+    LG_F32,
+    LG_BF16,
+    LG_F16,
+    LG_E4M3,
+    LG_Q4_0,
+    LG_Q4_1,
+    LG_Q5_0,
+    LG_Q5_1,
+    LG_Q8_0,
+    LG_IQ4_NL,
+    LG_MXFP4,
+    LG_Q2_K,
+    LG_Q3_K,
+    LG_Q4_K,
+    LG_Q5_K,
+    LG_Q6_K,
+    LG_IQ4_XS,
+    LG_N_DTYPE
+} lg_dtype;
 
-/* Bytes of one element. */
+#define LG_MAX_BLOCK 256 /* no block has more elements, and every block's size divides it */
+
+/* ---- dtype.c ---- */
+
+/* Bytes of one element; only for types without blocks. */
 size_t lg_dtype_bytes(lg_dtype type);
-const char *lg_dtype_name(lg_dtype type); /* "F32" "BF16" "F16" "F8_E4M3" */
+const char *lg_dtype_name(lg_dtype type); /* "F32" "BF16" "F16" "F8_E4M3" "Q4_0" "Q4_K" ... */
 
-/* A weight matrix [n_out][n_in] in panel layout: panel p holds channels 16p .. 16p+15 as [n_in][16] elements; channels past
- * n_out are zero.  The first panel is 64-byte aligned (for speed; kernels do not depend on it), the others follow without gaps.
- * Borrowed memory. */
+/* Elements of one block (1, 32 or 256) and its bytes in a file.  The width of a matrix is a multiple of it. */
+uint32_t lg_dtype_block(lg_dtype type);
+size_t lg_dtype_block_bytes(lg_dtype type);
+
+static inline bool lg_dtype_is_block(lg_dtype type) {
+    return type >= LG_Q4_0 && type < LG_N_DTYPE;
+}
+
+/* Bytes of one panel: 16 channels of n_in elements. */
+size_t lg_dtype_panel_bytes(lg_dtype type, uint32_t n_in);
+
+/* A weight matrix [n_out][n_in] in panel layout: panel p holds channels 16p .. 16p+15 as [n_in][16] elements, or as
+ * [n_in / block][16] blocks as they are in the file; channels past n_out are zero bytes.  The first panel is 64-byte aligned
+ * (for speed; kernels do not depend on it), the others follow without gaps.  Borrowed memory. */
 typedef struct lg_mat {
     lg_dtype type;
     uint32_t n_out, n_in;
-    const void *panel; /* ceil(n_out/16) x n_in x 16 elements */
+    const void *panel; /* ceil(n_out/16) x lg_dtype_panel_bytes(type, n_in) */
     const float *
         scale; /* LG_E4M3: [ceil(n_out/128)][ceil(n_in/128)], weight = float(element) * scale; else NULL */
 } lg_mat;

@@ -1,19 +1,7 @@
-/* small.c - the kernels that are not dispatched: element types, GDN gates and kept keys, rotary table, router, KV store.
+/* small.c - the kernels that are not dispatched: GDN gates and kept keys, rotary table, router, KV store.
  * Contracts: kern.h.  Test: tests/unit/test_kern.c */
 #include "kern/kern.h"
 #include "kern/vmath.h"
-
-size_t lg_dtype_bytes(lg_dtype type) {
-    static const size_t bytes[LG_N_DTYPE] = {4, 2, 2, 1};
-    LG_ASSERT((unsigned)type < LG_N_DTYPE);
-    return bytes[type];
-}
-
-const char *lg_dtype_name(lg_dtype type) {
-    static const char *const name[LG_N_DTYPE] = {"F32", "BF16", "F16", "F8_E4M3"};
-    LG_ASSERT((unsigned)type < LG_N_DTYPE);
-    return name[type];
-}
 
 /* Transposed keys (dk x C), folded keys (dk x C), projections of keys and queries (2 x C x dv), their dots with the open
  * keys (2 x C x C) and weights (2 x C). */

@@ -1,17 +1,19 @@
 /* pack.c - row-major matrices into the kernels' panels (kern.h).
  *
- * In:  a file's rows, at any alignment.   Out: panels of 16 channels, [n_in][16] elements each.
+ * In:  a file's rows, at any alignment.   Out: panels of 16 channels, [n_in][16] elements or [n_in / block][16] blocks each.
  * Elements are moved, never converted.  One panel belongs to one call, so that threads share nothing.
  * Thread: any.  Memory: none.  Test: tests/unit/test_weights.c */
 #include "model/weights.h"
 
 #include "base/num.h"
 
+#include <string.h>
+
 #define BLOCK 64 /* columns at a time: 16 rows of them stay in the first cache level */
 
 uint64_t lg_pack_bytes(lg_dtype type, uint32_t n_out, uint32_t n_in) {
     uint64_t n_panel = ((uint64_t)n_out + LG_NR - 1) / LG_NR;
-    return n_panel * LG_NR * n_in * lg_dtype_bytes(type);
+    return n_panel * lg_dtype_panel_bytes(type, n_in);
 }
 
 /* One panel of n_row <= 16 rows for each width of element. */
@@ -44,20 +46,34 @@ static void pack32(const uint8_t *src, uint32_t n_row, uint32_t n_in, uint32_t *
     }
 }
 
+/* One panel of blocks of size_bytes each, n_block in a row. */
+static void pack_blocks(const uint8_t *src, uint32_t n_row, size_t n_block, size_t size_bytes,
+                        uint8_t *dst) {
+    for (size_t b = 0; b < n_block; b++)
+        for (uint32_t j = 0; j < LG_NR; j++, dst += size_bytes) {
+            if (j < n_row)
+                memcpy(dst, src + (j * n_block + b) * size_bytes, size_bytes);
+            else
+                memset(dst, 0, size_bytes);
+        }
+}
+
 void lg_pack_panels(lg_dtype type, const uint8_t *src, uint32_t n_out, uint32_t n_in,
                     uint32_t panel0, uint32_t n_panel, void *dst) {
-    size_t elem_bytes = lg_dtype_bytes(type);
-    LG_ASSERT(elem_bytes == 1 || elem_bytes == 2 || elem_bytes == 4);
+    size_t bytes = lg_dtype_block_bytes(type), n_block = n_in / lg_dtype_block(type);
+    LG_ASSERT(n_in % lg_dtype_block(type) == 0);
     for (uint32_t p = panel0; p < panel0 + n_panel; p++) {
         uint32_t row = p * LG_NR, n_row = n_out - row < LG_NR ? n_out - row : LG_NR;
         LG_ASSERT(row < n_out);
-        const uint8_t *from = src + (size_t)row * n_in * elem_bytes;
-        size_t at = (size_t)row * n_in;
-        if (elem_bytes == 1)
-            pack8(from, n_row, n_in, (uint8_t *)dst + at);
-        else if (elem_bytes == 2)
-            pack16(from, n_row, n_in, (uint16_t *)dst + at);
+        const uint8_t *from = src + (size_t)row * n_block * bytes;
+        uint8_t *to = (uint8_t *)dst + p * lg_dtype_panel_bytes(type, n_in);
+        if (lg_dtype_is_block(type))
+            pack_blocks(from, n_row, n_block, bytes, to);
+        else if (bytes == 1)
+            pack8(from, n_row, n_in, to);
+        else if (bytes == 2)
+            pack16(from, n_row, n_in, (uint16_t *)(void *)to);
         else
-            pack32(from, n_row, n_in, (uint32_t *)dst + at);
+            pack32(from, n_row, n_in, (uint32_t *)(void *)to);
     }
 }

@@ -77,10 +77,10 @@ void lg_weights_embed(const lg_weights *w, uint32_t id, float *y);
 
 /* ---- pack.c: row-major file views -> panels ---- */
 
-/* Bytes of the panels of a matrix. */
+/* Bytes of the panels of a matrix; n_in is a multiple of the type's block. */
 uint64_t lg_pack_bytes(lg_dtype type, uint32_t n_out, uint32_t n_in);
 
-/* Pack panels [panel0, panel0 + n_panel) of a row-major [n_out][n_in] source (any alignment) into dst, the start of the
+/* Pack panels [panel0, panel0 + n_panel) of a row-major [n_out][n_in] source of elements or blocks (any alignment) into dst, the start of the
  * matrix's panel block.  Channels past n_out become zero; nothing else of dst is touched. */
 void lg_pack_panels(lg_dtype type, const uint8_t *src, uint32_t n_out, uint32_t n_in,
                     uint32_t panel0, uint32_t n_panel, void *dst);

@@ -211,7 +211,7 @@ static void bench_rows(const lg_kern *k, uint32_t n) {
 
 static void bench(const lg_kern *k) {
     static const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 512};
-    for (int type = 0; type < LG_N_DTYPE; type++) {
+    for (int type = 0; type < LG_Q4_0; type++) {
         bench_gemm(k, (lg_dtype)type, 256, 2048, 1);
         for (size_t i = 0; i < LG_COUNT(rows); i++)
             bench_gemm(k, (lg_dtype)type, 2048, 2048, rows[i]);

@@ -72,7 +72,7 @@ static void check_gemm(lg_dtype type, uint32_t n_out, uint32_t n_in, uint32_t n_
 
 static void test_gemm(void **state) {
     (void)state;
-    for (int type = 0; type < LG_N_DTYPE; type++) {
+    for (int type = 0; type < LG_Q4_0; type++) {
         check_gemm((lg_dtype)type, 1, 1, 1, false);
         check_gemm((lg_dtype)type, 16, 0, 2, false);
         check_gemm((lg_dtype)type, 40, 67, 3, true);
@@ -330,9 +330,9 @@ static void test_gates(void **state) {
 
 static void test_names_and_levels(void **state) {
     (void)state;
-    const size_t bytes[LG_N_DTYPE] = {4, 2, 2, 1};
-    const char *const names[LG_N_DTYPE] = {"F32", "BF16", "F16", "F8_E4M3"};
-    for (int i = 0; i < LG_N_DTYPE; i++) {
+    const size_t bytes[LG_Q4_0] = {4, 2, 2, 1};
+    const char *const names[LG_Q4_0] = {"F32", "BF16", "F16", "F8_E4M3"};
+    for (int i = 0; i < LG_Q4_0; i++) {
         assert_int_equal(lg_dtype_bytes((lg_dtype)i), bytes[i]);
         assert_string_equal(lg_dtype_name((lg_dtype)i), names[i]);
     }

@@ -47,7 +47,7 @@ static void test_gemm_small(void **state) {
     (void)state;
     const uint32_t outs[] = {1, 15, 16, 17, 64, 131}, ins[] = {0, 1, 7, 128, 129, 257};
     const uint32_t rows[] = {0, 1, 2, 3, 4, 5, 6, 7, 13};
-    for (int type = 0; type < LG_N_DTYPE; type++)
+    for (int type = 0; type < LG_Q4_0; type++)
         for (size_t o = 0; o < LG_COUNT(outs); o++)
             for (size_t i = 0; i < LG_COUNT(ins); i++) {
                 for (size_t r = 0; r < LG_COUNT(rows); r++) {
@@ -60,7 +60,7 @@ static void test_gemm_small(void **state) {
 
 static void test_gemm_real(void **state) {
     (void)state;
-    for (int type = 0; type < LG_N_DTYPE; type++) {
+    for (int type = 0; type < LG_Q4_0; type++) {
         const uint32_t rows[] = {1, 2, 3, 4, 9, 100};
         for (size_t r = 0; r < LG_COUNT(rows); r++) {
             lg_mat w = random_mat((lg_dtype)type, 200, rows[r] > 50 ? 600 : 2048);
@@ -77,7 +77,7 @@ static void test_gemm_rows_and_panels_are_independent(void **state) {
     (void)state;
     enum { M = 29, N = 96, K = 300 };
     for (size_t i = 0; i < n_level; i++)
-        for (int type = 0; type < LG_N_DTYPE; type++) {
+        for (int type = 0; type < LG_Q4_0; type++) {
             lg_mat w = random_mat((lg_dtype)type, N, K);
             float *x = random_floats(M * K, -1, 1), *all = filled_floats(M * N, 0);
             float *alone = filled_floats(M * N, 0), *cut = filled_floats(M * N, 0);

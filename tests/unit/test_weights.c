@@ -303,7 +303,7 @@ static void test_panels_at_odd_sizes(void **state) {
     (void)state;
     static const uint32_t outs[] = {1, 2, 15, 16, 17, 31, 33, 127, 129};
     static const uint32_t ins[] = {1, 2, 3, 15, 16, 17, 63, 64, 65, 127, 129, 257};
-    for (int type = 0; type < LG_N_DTYPE; type++)
+    for (int type = 0; type < LG_Q4_0; type++)
         for (size_t o = 0; o < LG_COUNT(outs); o++)
             for (size_t i = 0; i < LG_COUNT(ins); i++)
                 check_pack((lg_dtype)type, outs[o], ins[i]);

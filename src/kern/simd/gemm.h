@@ -1,18 +1,18 @@
 /* gemm.h - matrix product from packed panels over v16; contract: lg_kern.gemm.  Included after a v16 header.
  *
- * Panels are walked in their stored type, the sums of some rows and panels in registers.  E4M3 is slow to widen: with many
- * rows a block of a panel becomes float once, for all row tiles, and between blocks of k the sums wait in y. */
+ * Panels are walked in their stored type, the sums of some rows and panels in registers.  E4M3 (with many rows) and block
+ * types are slow to widen: a piece of a panel becomes float once, for all row tiles, and between pieces the sums wait in y. */
 #ifndef LG_KERN_SIMD_GEMM_H
 #define LG_KERN_SIMD_GEMM_H
 
-#include "kern/kern.h"
+#include "kern/dequant.h"
 #include "kern/simd/tile.h"
 
 #define GEMM_GROUP 6     /* rows whose sums are kept in registers while a panel is streamed */
 #define GEMM_X     98304 /* floats of the rows of a block: 384 KiB of the second-level cache */
-#define GEMM_K     256   /* E4M3: input channels widened at a time, a multiple of 128 */
-#define GEMM_ROW   96    /* E4M3: rows that use them */
-#define SCALE_K    128   /* side of an E4M3 scale block */
+#define GEMM_K     256 /* input channels widened at a time: a multiple of 128, and LG_MAX_BLOCK */
+#define GEMM_ROW   96  /* rows that use them */
+#define SCALE_K    128 /* side of an E4M3 scale block */
 
 /* The arguments of one call. */
 typedef struct gemm {
@@ -37,8 +37,7 @@ INLINE v16 gemm_weights(const lg_dtype type, const void *panel, size_t k) {
 }
 
 static inline const void *gemm_panel(const lg_mat *w, uint32_t panel) {
-    size_t bytes = (size_t)w->n_in * LG_NR * lg_dtype_bytes(w->type);
-    return (const uint8_t *)w->panel + panel * bytes;
+    return (const uint8_t *)w->panel + panel * lg_dtype_panel_bytes(w->type, w->n_in);
 }
 
 /* 256 times the scale of a panel at input channel k.  The factors of 256 are exact, so that the product is rounded once, as
@@ -92,11 +91,15 @@ INLINE void gemm_few(const gemm *g, const lg_dtype type, uint32_t panel0, uint32
     for (; p < end; p++) gemm_stream(g, type, p, 1, 0, n_row);
 }
 
-/* Input channels [k0, k0 + n_k) of an E4M3 panel as floats in `wide`. */
+/* Input channels [k0, k0 + n_k) of a panel of E4M3 or blocks as floats in `wide`. */
 static inline void gemm_widen(const lg_mat *w, uint32_t panel, uint32_t k0, uint32_t n_k,
                               float *wide) {
     const void *p = gemm_panel(w, panel);
     v16 scale = v16_set(1.0f);
+    if (lg_dtype_is_block(w->type)) {
+        lg_dequant_panel(w->type, p, k0, n_k, wide);
+        return;
+    }
     for (uint32_t k = 0; k < n_k; k++) {
         if (k % SCALE_K == 0) scale = v16_set(gemm_scale(w, panel, k0 + k));
         v16_store(wide + (size_t)k * LG_NR, v16_mul(gemm_weights(LG_E4M3, p, k0 + k), scale));
@@ -190,7 +193,7 @@ INLINE void gemm_run(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const f
     case LG_BF16: gemm_typed(&g, LG_BF16, panel0, n_panel, n_row); break;
     case LG_F16: gemm_typed(&g, LG_F16, panel0, n_panel, n_row); break;
     case LG_E4M3: gemm_typed(&g, LG_E4M3, panel0, n_panel, n_row); break;
-    default: LG_ASSERT(w->type < LG_N_DTYPE); break;
+    default: gemm_widened(&g, panel0, n_panel, n_row); break;
     }
 }
 

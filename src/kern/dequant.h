@@ -1,0 +1,25 @@
+/* dequant.h - stored numbers to float.
+ *
+ * The float operations of a block type and their order are those of the format's reference, so results have its bits.
+ * Thread: any.  Memory: none.  Test: tests/unit/test_dequant.c */
+#ifndef LG_KERN_DEQUANT_H
+#define LG_KERN_DEQUANT_H
+
+#include "kern/kern.h"
+
+/* n elements of a row as it lies in a file, at any alignment; n is a multiple of the type's block.  LG_E4M3 without scale. */
+void lg_dequant_row(lg_dtype type, const uint8_t *src, size_t n, float *y);
+
+/* Input channels [k0, k0 + n_k) of one panel of a block type as y[n_k][16]; k0 and n_k are multiples of LG_MAX_BLOCK, or
+ * of the block where that is smaller. */
+void lg_dequant_panel(lg_dtype type, const void *panel, uint32_t k0, uint32_t n_k, float *y);
+
+/* One block -> its elements: the decoders behind the above (ref/dequant.c, ref/dequant_k.c). */
+typedef void lg_dequant_fn(const uint8_t *block, float *y);
+lg_dequant_fn lg_dequant_q2_k, lg_dequant_q3_k, lg_dequant_q4_k, lg_dequant_q5_k,
+    lg_dequant_q6_k, lg_dequant_iq4_xs;
+
+/* The 16 values of IQ4_NL and IQ4_XS. */
+extern const int8_t lg_dequant_iq4[16];
+
+#endif
