@@ -53,7 +53,7 @@ static void count_tensors(report *r) {
     for (size_t i = 0; i < lg_tensors_count(set); i++) {
         const lg_view *v = lg_tensors_at(set, i);
         if (!v->used) {
-            add(strncmp(v->name, "mtp.", 4) == 0 ? &r->mtp : &r->vision, v->len_bytes);
+            add(lg_weights_is_draft(r->w, v->name) ? &r->mtp : &r->vision, v->len_bytes);
             continue;
         }
         size_t k = 0;

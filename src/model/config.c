@@ -1,9 +1,10 @@
 /* config.c - config.json and generation_config.json into lg_config.
  *
- * In:  the two files, or their text.   Out: lg_config with every size in range and no contradiction left.
+ * In:  the two files (or a GGUF file, read by gguf_config.c), or their text.   Out: lg_config with every size in range and no contradiction left.
  * The keys themselves are checked against the table of config_keys.c first; here the values are read.
  * Thread: any.  Memory: the JSON tree, until return.  Test: tests/unit/test_config.c, fuzz/fuzz_config.c */
 #include "model/config_read.h"
+#include "model/gguf_config.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,9 +15,6 @@
 #define MAX_FILE_BYTES (8u << 20)
 #define MAX_DEPTH      16
 
-#define MAX_SIZE (1u << 20) /* hidden and intermediate sizes */
-#define MAX_ROWS (1u << 24) /* rows of any matrix */
-
 /* Sizes that must be there, and their largest value; the smallest is 1. */
 static const struct size_rule {
     const char *key;
@@ -24,8 +22,8 @@ static const struct size_rule {
     uint32_t max;
     unsigned place;
 } sizes[] = {
-    {"vocab_size", offsetof(lg_config, n_vocab), MAX_ROWS, LG_CONFIG_TEXT},
-    {"hidden_size", offsetof(lg_config, n_embd), MAX_SIZE, LG_CONFIG_TEXT},
+    {"vocab_size", offsetof(lg_config, n_vocab), LG_CONFIG_MAX_ROWS, LG_CONFIG_TEXT},
+    {"hidden_size", offsetof(lg_config, n_embd), LG_CONFIG_MAX_SIZE, LG_CONFIG_TEXT},
     {"num_hidden_layers", offsetof(lg_config, n_layer), LG_MAX_LAYER, LG_CONFIG_TEXT},
     {"max_position_embeddings", offsetof(lg_config, n_ctx_max), 1u << 28, LG_CONFIG_TEXT},
     {"num_attention_heads", offsetof(lg_config, n_head), 1024, LG_CONFIG_TEXT},
@@ -35,11 +33,12 @@ static const struct size_rule {
     {"linear_num_value_heads", offsetof(lg_config, n_v_head), 1024, LG_CONFIG_TEXT},
     {"linear_key_head_dim", offsetof(lg_config, d_k), 1024, LG_CONFIG_TEXT},
     {"linear_value_head_dim", offsetof(lg_config, d_v), 1024, LG_CONFIG_TEXT},
-    {"intermediate_size", offsetof(lg_config, n_ff), MAX_SIZE, LG_CONFIG_DENSE},
+    {"intermediate_size", offsetof(lg_config, n_ff), LG_CONFIG_MAX_SIZE, LG_CONFIG_DENSE},
     {"num_experts", offsetof(lg_config, n_expert), 4096, LG_CONFIG_MOE},
     {"num_experts_per_tok", offsetof(lg_config, n_expert_tok), 256, LG_CONFIG_MOE},
-    {"moe_intermediate_size", offsetof(lg_config, n_ff_expert), MAX_SIZE, LG_CONFIG_MOE},
-    {"shared_expert_intermediate_size", offsetof(lg_config, n_ff_shared), MAX_SIZE,
+    {"moe_intermediate_size", offsetof(lg_config, n_ff_expert), LG_CONFIG_MAX_SIZE,
+     LG_CONFIG_MOE},
+    {"shared_expert_intermediate_size", offsetof(lg_config, n_ff_shared), LG_CONFIG_MAX_SIZE,
      LG_CONFIG_MOE},
 };
 
@@ -379,7 +378,8 @@ static lg_status read_generation(lg_config *c, const lg_json *root, const char *
                          &c->repetition_penalty));
     int64_t k;
     if (lg_json_i64(lg_json_get(root, "top_k"), &k) && k == -1) return LG_OK; /* off */
-    if (has(root, "top_k")) LG_TRY(read_u32(&at, root, "top_k", 0, MAX_ROWS, &c->top_k));
+    if (has(root, "top_k"))
+        LG_TRY(read_u32(&at, root, "top_k", 0, LG_CONFIG_MAX_ROWS, &c->top_k));
     return LG_OK;
 }
 
@@ -422,7 +422,16 @@ static lg_status load(lg_config *c, const char *path, const char *name, bool opt
     return st;
 }
 
+static lg_status load_gguf(lg_config *c, const char *path, lg_err *err) {
+    lg_gguf *g = NULL;
+    LG_TRY(lg_gguf_open(path, &g, err));
+    lg_status st = lg_gguf_config_read(c, g, err);
+    lg_gguf_close(&g);
+    return st;
+}
+
 lg_status lg_config_load(lg_config *c, const char *path, lg_err *err) {
+    if (lg_gguf_is(path)) return load_gguf(c, path, err);
     LG_TRY(load(c, path, "config.json", false, read_config, err));
     return load(c, path, "generation_config.json", true, read_generation, err);
 }

@@ -1,4 +1,4 @@
-/* config.h - what config.json and generation_config.json say, checked.
+/* config.h - what config.json and generation_config.json, or the metadata of a GGUF file, say; checked.
  *
  * Fails closed: every field is understood, known to be harmless, or refused by name.  Test: tests/unit/test_config.c */
 #ifndef LG_MODEL_CONFIG_H
@@ -12,10 +12,13 @@
 typedef enum { LG_LAYER_GDN, LG_LAYER_ATTN } lg_layer_kind;
 
 typedef struct lg_config {
-    char model_type[32]; /* "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_text" */
-    bool nested;         /* tensors are named model.language_model.*, not model.* */
-    uint32_t n_vocab;    /* rows of embedding and head */
-    uint32_t n_embd;     /* H, hidden size */
+    char model_type
+        [32];    /* "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_text"; of GGUF files
+                            "qwen35moe", "qwen35" */
+    bool gguf;   /* tensors have GGUF's names and transforms */
+    bool nested; /* tensors are named model.language_model.*, not model.* */
+    uint32_t n_vocab; /* rows of embedding and head */
+    uint32_t n_embd;  /* H, hidden size */
     uint32_t n_layer;
     uint8_t layer[LG_MAX_LAYER]; /* lg_layer_kind of each */
     uint32_t n_ctx_max;          /* max_position_embeddings */
@@ -26,8 +29,8 @@ typedef struct lg_config {
     uint32_t n_rot; /* rotated dims = partial_rotary_factor * d_head */
     double rope_theta;
     /* GDN */
-    uint32_t n_k_head, n_v_head, d_k,
-        d_v; /* value head h uses key head h / (n_v_head / n_k_head) */
+    uint32_t n_k_head, n_v_head, d_k, d_v;
+    bool v_head_tiled; /* order of the value heads: lg_config_v_head */
     /* MLP: dense when n_expert == 0 */
     uint32_t n_ff; /* dense intermediate size */
     uint32_t n_expert, n_expert_tok, n_ff_expert, n_ff_shared;
@@ -44,7 +47,19 @@ static inline uint32_t lg_config_conv_dim(const lg_config *c) {
     return 2 * c->n_k_head * c->d_k + c->n_v_head * c->d_v;
 }
 
-/* Read and check PATH/config.json and, if it exists, PATH/generation_config.json.
+/* Value head j (< n_v_head / n_k_head) of key head g, as the weights are ordered: grouped as published, or tiled as GGUF
+ * files have them (value head h uses key head h % n_k_head). */
+static inline uint32_t lg_config_v_head(const lg_config *c, uint32_t g, uint32_t j) {
+    return c->v_head_tiled ? j * c->n_k_head + g : g * (c->n_v_head / c->n_k_head) + j;
+}
+
+/* The key head that value head h uses. */
+static inline uint32_t lg_config_k_head(const lg_config *c, uint32_t h) {
+    return c->v_head_tiled ? h % c->n_k_head : h / (c->n_v_head / c->n_k_head);
+}
+
+/* Read and check PATH/config.json and, if it exists, PATH/generation_config.json; or the metadata of PATH when
+ * it is a GGUF file.
  * Returns LG_OK; LG_E_IO; LG_E_FORMAT (a value is malformed, out of range or contradicts another); LG_E_UNSUPPORTED (well
  * formed, but a value we do not implement).  err names file and field, found and expected. */
 lg_status lg_config_load(lg_config *c, const char *path, lg_err *err);

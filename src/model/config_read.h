@@ -1,8 +1,11 @@
-/* config_read.h - what config.c and config_keys.c share: a place in a file, and the check of its keys. */
+/* config_read.h - what config.c, config_keys.c and gguf_config.c share: limits, a place in a file, the check of its keys. */
 #ifndef LG_MODEL_CONFIG_READ_H
 #define LG_MODEL_CONFIG_READ_H
 
 #include "model/config.h"
+
+#define LG_CONFIG_MAX_SIZE (1u << 20) /* hidden and intermediate sizes */
+#define LG_CONFIG_MAX_ROWS (1u << 24) /* rows of any matrix */
 
 /* Where an object stands; a flat config.json is FILE and TEXT at once. */
 enum {

@@ -1,6 +1,6 @@
-/* weights.c - open a model folder: config, tensors, panels.
+/* weights.c - open a model folder or a GGUF file: config, tensors, panels.
  *
- * In:  a folder.   Out: lg_weights, whose matrices are packed for the kernels and whose embedding stays mapped.
+ * In:  its path.   Out: lg_weights, whose matrices are packed for the kernels and whose embedding stays mapped.
  * Two walks over the tensors (weights_map.c): the first checks all and counts bytes, then one block is taken, the second
  * carves it.  Packing is cut into tasks of about a megabyte for the pool and into rounds, between which progress is told.
  * Thread: the opener's, and the pool's while packing.  Memory: one block for all panels and vectors, one for the structs.
@@ -8,6 +8,8 @@
 #include "model/weights_map.h"
 
 #include "base/num.h"
+#include "model/gguf_config.h"
+#include "model/safetensors.h"
 
 #include <string.h>
 
@@ -15,7 +17,8 @@
 #define ROUND_BYTES (64u << 20)
 
 struct lg_weights_own {
-    lg_tensors *set;
+    lg_gguf *gguf;    /* owner of the set, or NULL */
+    lg_tensors *set;  /* mapped files */
     lg_mlp_w *expert; /* [n_layer][n_expert] */
     void *block;      /* panels and vectors */
 };
@@ -92,10 +95,21 @@ static lg_status pack_all(const lg_weights_walk *k, lg_pool *pool, lg_progress_f
     return st;
 }
 
+/* Config and tensors. */
+static lg_status read_files(lg_weights *w, const char *path, lg_err *err) {
+    struct lg_weights_own *own = w->own;
+    if (!lg_gguf_is(path)) {
+        LG_TRY(lg_config_load(&w->cfg, path, err));
+        return lg_st_open(path, &own->set, err);
+    }
+    LG_TRY(lg_gguf_open(path, &own->gguf, err));
+    own->set = lg_gguf_tensors(own->gguf);
+    return lg_gguf_config_read(&w->cfg, own->gguf, err);
+}
+
 /* Config, tensors, the arrays of structs and the first walk. */
 static lg_status prepare(lg_weights *w, lg_weights_walk *k) {
-    LG_TRY(lg_config_load(&w->cfg, k->path, k->err));
-    LG_TRY(lg_st_open(k->path, &w->own->set, k->err));
+    LG_TRY(read_files(w, k->path, k->err));
     k->set = w->own->set;
     const lg_config *c = &w->cfg;
     w->layer = lg_mem_calloc(c->n_layer, sizeof *w->layer);
@@ -164,7 +178,10 @@ lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err) {
 void lg_weights_close(lg_weights **w) {
     lg_weights *p = *w;
     if (!p) return;
-    lg_tensors_close(&p->own->set);
+    if (p->own->gguf)
+        lg_gguf_close(&p->own->gguf);
+    else
+        lg_tensors_close(&p->own->set);
     lg_mem_free(p->own->block);
     lg_mem_free(p->own->expert);
     lg_mem_free(p->own);

@@ -9,7 +9,7 @@
 #include "base/pool.h"
 #include "kern/kern.h"
 #include "model/config.h"
-#include "model/safetensors.h"
+#include "model/tensors.h"
 
 /* Two-layer gated MLP: down(silu(gate x) * up x).  Dense MLP, shared expert or one routed expert. */
 typedef struct lg_mlp_w {
@@ -58,7 +58,7 @@ typedef struct lg_weights {
     struct lg_weights_own *own; /* mapping and blocks */
 } lg_weights;
 
-/* Load folder `path` with the pool's threads.  The caller owns *w.  progress may be NULL.
+/* Load folder or GGUF file `path` with the pool's threads.  The caller owns *w.  progress may be NULL.
  * Returns LG_OK; LG_E_IO, LG_E_FORMAT, LG_E_UNSUPPORTED naming file, tensor or field, found and expected; LG_E_NOMEM;
  * LG_E_CANCELLED. */
 lg_status lg_weights_open(const char *path, lg_pool *pool, lg_progress_fn *progress,
@@ -69,8 +69,11 @@ void lg_weights_close(lg_weights **w);
  * loader tests use); fills *w's cfg, counts and sizes; lg_mat fields have no data.  Returns as lg_weights_open. */
 lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err);
 
-/* The folder's tensors, sorted by name; `used` is false for the skipped ones.  Borrowed until close. */
+/* The files' tensors, sorted by name; `used` is false for the skipped ones.  Borrowed until close. */
 lg_tensors *lg_weights_tensors(const lg_weights *w);
+
+/* Whether a skipped tensor belongs to a draft layer; else it is the vision tower's. */
+bool lg_weights_is_draft(const lg_weights *w, const char *name);
 
 /* Row `id` (< n_vocab) of the embedding as float; y [n_embd]. */
 void lg_weights_embed(const lg_weights *w, uint32_t id, float *y);

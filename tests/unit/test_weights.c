@@ -3,6 +3,7 @@
 #include "fixture.h"
 
 #include "base/num.h"
+#include "model/safetensors.h"
 #include "model/weights.h"
 
 #include <math.h>

@@ -279,7 +279,7 @@ static void fold(const lg_backend *be, const float *state, uint32_t vh, uint32_t
     const lg_config *c = be->cfg;
     size_t dk = c->d_k, dv = c->d_v, n = dk * dv, n_open = n_tok % LG_GDN_C;
     const float *s = state + be->lay.s + vh * n;
-    const float *k = state + be->lay.open_k + vh / (c->n_v_head / c->n_k_head) * dk * LG_GDN_C;
+    const float *k = state + be->lay.open_k + lg_config_k_head(c, vh) * dk * LG_GDN_C;
     const float *d = state + be->lay.open_d + vh * LG_GDN_C * dv;
     const float *g = state + be->lay.open_g + (size_t)vh * LG_GDN_C;
     if (n_tok < LG_GDN_C)

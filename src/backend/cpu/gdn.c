@@ -23,12 +23,14 @@ static void conv_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, fl
     uint32_t dk = cfg->d_k, ratio = cfg->n_v_head / cfg->n_k_head;
     size_t width = lg_config_conv_dim(cfg), keys = (size_t)cfg->n_k_head * dk;
     size_t row0 = seq->tok0 * width;
-    const size_t off[3] = {kh * dk, keys + kh * dk, 2 * keys + (size_t)kh * ratio * cfg->d_v};
-    const uint32_t n_ch[3] = {dk, dk, ratio * cfg->d_v};
-    for (int i = 0; i < 3; i++)
-        be->kern->conv_silu(s->qkv + row0 + off[i], width, seq->n_tok, n_ch[i],
-                            c->w->conv + off[i], width, seq->pos > 0, prev + off[i], width,
-                            s->u + row0 + off[i], width);
+    const size_t off[2] = {kh * dk, keys + kh * dk};
+    for (uint32_t i = 0; i < 2 + ratio; i++) {
+        size_t at =
+            i < 2 ? off[i] : 2 * keys + (size_t)lg_config_v_head(cfg, kh, i - 2) * cfg->d_v;
+        be->kern->conv_silu(s->qkv + row0 + at, width, seq->n_tok, i < 2 ? dk : cfg->d_v,
+                            c->w->conv + at, width, seq->pos > 0, prev + at, width,
+                            s->u + row0 + at, width);
+    }
     float q_scale = 1.0f / sqrtf((float)dk);
     for (uint32_t t = 0; t < seq->n_tok; t++) {
         const float *u = s->u + row0 + t * width;
@@ -83,12 +85,15 @@ static void head_task(void *ctx, size_t task, int thread) {
     uint32_t kh = (uint32_t)(task % cfg->n_k_head), ratio = cfg->n_v_head / cfg->n_k_head;
     float *state = lg_cpu_slot(be, seq->slot, c->layer);
     conv_head(c, seq, kh, state + be->lay.conv);
-    for (uint32_t t = 0; t < seq->n_tok; t++) {
-        size_t at = (size_t)(seq->tok0 + t) * cfg->n_v_head + kh * ratio;
-        lg_gdn_gates(s->a + at, s->b + at, c->w->neg_exp_a + kh * ratio,
-                     c->w->dt_bias + kh * ratio, ratio, s->g + at, s->beta + at);
+    for (uint32_t j = 0; j < ratio; j++) {
+        uint32_t vh = lg_config_v_head(cfg, kh, j);
+        for (uint32_t t = 0; t < seq->n_tok; t++) {
+            size_t at = (size_t)(seq->tok0 + t) * cfg->n_v_head + vh;
+            lg_gdn_gates(s->a + at, s->b + at, c->w->neg_exp_a + vh, c->w->dt_bias + vh, 1,
+                         s->g + at, s->beta + at);
+        }
+        value_head(c, seq, kh, vh, state, thread);
     }
-    for (uint32_t i = 0; i < ratio; i++) value_head(c, seq, kh, kh * ratio + i, state, thread);
     size_t keys = (size_t)cfg->n_k_head * cfg->d_k;
     lg_gdn_keep_k(s->qk + seq->tok0 * 2 * keys + keys + (size_t)kh * cfg->d_k, 2 * keys,
                   cfg->d_k, seq->n_tok, seq->pos % LG_GDN_C,
