@@ -1,6 +1,6 @@
-/* inspect.c - `lignum inspect PATH`: what a model folder holds and what it needs, without loading it.
+/* inspect.c - `lignum inspect PATH`: what a model folder or GGUF file holds and what it needs, without loading it.
  *
- * In:  a folder.   Out: a page of text, or one JSON object, on standard output.
+ * In:  its path.   Out: a page of text, or one JSON object, on standard output.
  * Every tensor's name, type and shape is checked as at loading, so a folder that passes here also loads.
  * Test: tests/py/inspect_compare.py */
 #include "cli.h"
@@ -32,7 +32,8 @@ typedef struct report {
 } report;
 
 static const char help[] =
-    "Show what a model folder holds and the memory it needs; the weights are not loaded.\n"
+    "Show what a model folder or GGUF file holds and the memory it needs; the weights are not\n"
+    "loaded.\n"
     "\n"
     "usage: lignum inspect PATH [OPTIONS]\n"
     "\n"
@@ -337,7 +338,7 @@ int lg_inspect_main(int argc, char **argv) {
         }
     }
     if (argc - optind != 1) {
-        fprintf(stderr, "%s: expected one model folder, found %d arguments\n", argv[0],
+        fprintf(stderr, "%s: expected one model folder or file, found %d arguments\n", argv[0],
                 argc - optind);
         return lg_option_usage(argv[0]);
     }

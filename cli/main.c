@@ -17,7 +17,7 @@ typedef struct command {
 static const command table[] = {
     {"run", lg_run_main, "answer a prompt or hold a conversation"},
     {"bench", lg_bench_main, "measure the speed of prompts and answers"},
-    {"inspect", lg_inspect_main, "show what a model folder holds and needs"},
+    {"inspect", lg_inspect_main, "show what a model holds and needs"},
     {"serve", lg_serve_main, "serve a model to OpenAI-compatible clients"},
     {"worker", lg_worker_main, "run the engine for a gateway"},
     {NULL, NULL, NULL},

@@ -199,29 +199,30 @@ static int converse(session *s) {
 /* ---- options ---- */
 
 static void print_help(void) {
-    fputs("usage: lignum run [OPTIONS]\n"
-          "\n"
-          "Answers one prompt, or without --prompt holds a conversation at the keyboard.\n"
-          "The answer goes to standard output, speeds to standard error.\n"
-          "\n"
-          "  -m, --model PATH    model folder as published (config.json, *.safetensors,\n"
-          "                      tokenizer.json); default: the small bundled model\n"
-          "  -p, --prompt TEXT   answer TEXT and end\n"
-          "      --think         let the model think first (default)\n"
-          "      --no-think      answer at once\n"
-          "  -n, --tokens N      most tokens of an answer; default: until the context is full\n"
-          "      --temp T        temperature, 0 takes the most likely token; default: the "
-          "model's\n"
-          "      --top-k K       sample among the K most likely tokens, 0 is off\n"
-          "      --top-p P       sample among the tokens that make up P of the probability\n"
-          "      --seed N        repeat the same draws\n"
-          "      --ctx N         longest conversation in tokens; default: the model's limit\n"
-          "      --threads N     default: all cores\n"
-          "      --memory SIZE   use at most this much, such as 8G; default: what is free\n"
-          "      --help          print this\n"
-          "\n"
-          "Ctrl-C ends the answer; at the prompt, twice, it ends the program.\n",
-          stdout);
+    fputs(
+        "usage: lignum run [OPTIONS]\n"
+        "\n"
+        "Answers one prompt, or without --prompt holds a conversation at the keyboard.\n"
+        "The answer goes to standard output, speeds to standard error.\n"
+        "\n"
+        "  -m, --model PATH    model folder as published (config.json, *.safetensors,\n"
+        "                      tokenizer.json) or GGUF file; default: the small bundled model\n"
+        "  -p, --prompt TEXT   answer TEXT and end\n"
+        "      --think         let the model think first (default)\n"
+        "      --no-think      answer at once\n"
+        "  -n, --tokens N      most tokens of an answer; default: until the context is full\n"
+        "      --temp T        temperature, 0 takes the most likely token; default: the "
+        "model's\n"
+        "      --top-k K       sample among the K most likely tokens, 0 is off\n"
+        "      --top-p P       sample among the tokens that make up P of the probability\n"
+        "      --seed N        repeat the same draws\n"
+        "      --ctx N         longest conversation in tokens; default: the model's limit\n"
+        "      --threads N     default: all cores\n"
+        "      --memory SIZE   use at most this much, such as 8G; default: what is free\n"
+        "      --help          print this\n"
+        "\n"
+        "Ctrl-C ends the answer; at the prompt, twice, it ends the program.\n",
+        stdout);
 }
 
 enum {

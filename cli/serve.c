@@ -14,7 +14,7 @@ static const char help[] =
     "\n"
     "usage: lignum serve --model PATH [OPTIONS]\n"
     "\n"
-    "  -m, --model PATH    Hugging Face folder\n"
+    "  -m, --model PATH    Hugging Face folder or GGUF file\n"
     "      --host H        address to listen on (default: 127.0.0.1, this machine only)\n"
     "      --port N        port (default: 8080; 0: any free one)\n"
     "      --name NAME     the model's id for clients (default: last part of PATH)\n"

@@ -16,7 +16,7 @@ static const char help[] =
     "\n"
     "usage: lignum worker --model PATH --fd N [OPTIONS]\n"
     "\n"
-    "  -m, --model PATH    Hugging Face folder\n"
+    "  -m, --model PATH    Hugging Face folder or GGUF file\n"
     "      --fd N          connected socket to the gateway\n"
     "      --ctx N         longest sequence in tokens (default: the model's, less if memory "
     "asks)\n"

@@ -67,7 +67,7 @@ LG_API const char *lg_version(void);
 
 typedef struct lg_text lg_text;
 
-/* Load tokenizer and chat format of a model folder.  The caller owns *text.  Safe to use from one thread at a time.
+/* Load tokenizer and chat format of a model folder or GGUF file.  The caller owns *text.  Safe to use from one thread at a time.
  * Returns LG_OK, or LG_E_IO, LG_E_FORMAT, LG_E_UNSUPPORTED, LG_E_NOMEM with *err filled. */
 LG_API lg_status lg_text_open(const char *model_path, lg_text **text, lg_err *err);
 LG_API void lg_text_close(lg_text **text);
@@ -97,7 +97,7 @@ typedef struct lg_engine lg_engine;
 typedef bool lg_progress_fn(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 
 typedef struct lg_options {
-    const char *model_path; /* Hugging Face folder */
+    const char *model_path; /* Hugging Face folder, or a GGUF file (of a split one: any part) */
     uint64_t
         memory_bytes; /* budget for everything; 0 = what the machine or cgroup has, less a margin */
     uint32_t

@@ -1,4 +1,4 @@
-/* open.c - lg_open: from a model folder to an engine that stands on it.
+/* open.c - lg_open: from a model folder or GGUF file to an engine that stands on it.
  *
  * In:  lg_options.   Out: lg_engine.   Order: threads, tokenizer, shapes, pool sizes, weights, backend; so that a model that
  * does not fit is refused before any of it is read.
@@ -45,7 +45,7 @@ static lg_status plan(const lg_options *opt, folder *f, const lg_backend_ops *op
     lg_status st = LG_OK;
     if (n_token > w->cfg.n_vocab)
         st = LG_FAIL(err, LG_E_FORMAT,
-                     "%s: tokenizer.json has %u ids, expected at most vocab_size (%u)",
+                     "%s: the tokenizer has %u ids, expected at most vocab_size (%u)",
                      opt->model_path, n_token, w->cfg.n_vocab);
     if (st == LG_OK)
         st = lg_budget_fit(&w->cfg, opt, w->weight_bytes, bytes, opt->memory_bytes == 0,

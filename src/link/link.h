@@ -107,10 +107,11 @@ lg_status lg_link_next(lg_link_reader *r, lg_link_msg *msg, lg_err *err);
 
 /* ---- Cheap identities, so that both ends know that they mean the same files ---- */
 
-/* Names, sizes, modification times and inodes of the *.safetensors files, and the bytes of config.json.  LG_E_IO. */
+/* Names, sizes, modification times and inodes of the *.safetensors files, and the bytes of config.json; or of the parts of a
+ * GGUF file.  LG_E_IO, and for GGUF what lg_gguf_open returns. */
 lg_status lg_link_weights_hash(const char *model_path, uint64_t *hash, lg_err *err);
 
-/* Bytes of tokenizer.json.  LG_E_IO. */
+/* Bytes of tokenizer.json, or of a GGUF file's tokens and merges.  As above. */
 lg_status lg_link_tokenizer_hash(const char *model_path, uint64_t *hash, lg_err *err);
 
 /* ---- The worker ---- */

@@ -2,10 +2,11 @@
  *
  * encode: repair -> runs of control text -> cut at added tokens -> NFC (nfc.c) -> words (pretok.c) -> merges (bpe.c).
  * No cache of words: C headers take 0.13 s a megabyte without one, far less than the model needs for them.
- * Loading is tokload.c, ids to text detok.c.  Memory: scratch of the tokenizer, given back when a text was large. */
+ * Loading is tokload.c (or gguf_tokenizer.c), ids to text detok.c.  Memory: scratch of the tokenizer, given back when a text was large. */
 #include "model/tokload.h"
 
 #include "base/utf8.h"
+#include "model/gguf_tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -34,10 +35,23 @@ lg_status lg_tokenizer_parse(const char *json, size_t len_bytes, const char *wha
     return from_doc(doc, what, tok, err);
 }
 
+static lg_status open_gguf(const char *path, lg_tokenizer **out, lg_err *err) {
+    lg_gguf *g = NULL;
+    LG_TRY(lg_gguf_open(path, &g, err));
+    lg_tokenizer *tok = lg_mem_alloc(sizeof *tok);
+    lg_status st = tok ? lg_gguf_tokenizer_build(tok, g, err)
+                       : LG_FAIL(err, LG_E_NOMEM, "%s: out of memory", path);
+    lg_gguf_close(&g);
+    if (st != LG_OK) lg_tokenizer_close(&tok);
+    *out = tok;
+    return st;
+}
+
 lg_status lg_tokenizer_open(const char *path, lg_tokenizer **tok, lg_err *err) {
     lg_buf file = {0};
     lg_json_doc *doc;
     *tok = NULL;
+    if (lg_gguf_is(path)) return open_gguf(path, tok, err);
     lg_buf_printf(&file, "%s/tokenizer.json", path);
     lg_status st = file.failed ? LG_FAIL(err, LG_E_NOMEM, "%s: out of memory", path)
                                : lg_json_load(file.data, MAX_FILE, MAX_DEPTH, &doc, err);

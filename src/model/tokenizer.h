@@ -1,9 +1,9 @@
-/* tokenizer.h - tokenizer.json as its format defines it: byte-level BPE.
+/* tokenizer.h - tokenizer.json as its format defines it (or the same in a GGUF file): byte-level BPE.
  *
  * text -> cut out added tokens (longest match, leftmost) -> NFC (utf8proc) -> the file's pattern (PCRE2 with UCP, \s and \S
  * written out as classes) -> byte-level alphabet -> merges by rank, O(n log n) for any word.  Invalid UTF-8 is first replaced
  * by U+FFFD as Python's decoder does.  Thread: a tokenizer is used by one thread at a time.
- * Stages: tokload.c (file), nfc.c, pretok.c, bpe.c, detok.c.
+ * Stages: tokload.c and gguf_tokenizer.c (files), nfc.c, pretok.c, bpe.c, detok.c.
  * Test: tests/unit/test_tokenizer.c (all golden vectors), tests/unit/test_tokload.c, fuzz/fuzz_tokenizer.c */
 #ifndef LG_MODEL_TOKENIZER_H
 #define LG_MODEL_TOKENIZER_H
@@ -12,7 +12,7 @@
 
 typedef struct lg_tokenizer lg_tokenizer;
 
-/* Load PATH/tokenizer.json.  Fails closed on anything in the file that is not understood (normaliser, pre-tokenizer,
+/* Load PATH/tokenizer.json, or the metadata of PATH when it is a GGUF file.  Fails closed on anything in the file that is not understood (normaliser, pre-tokenizer,
  * decoder, post-processor, model kind).  LG_E_IO, LG_E_FORMAT, LG_E_UNSUPPORTED, LG_E_NOMEM; the caller owns *tok. */
 lg_status lg_tokenizer_open(const char *path, lg_tokenizer **tok, lg_err *err);
 

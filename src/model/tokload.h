@@ -1,4 +1,4 @@
-/* tokload.h - what a loaded tokenizer holds, and its loader.  Internal to tokenizer.c, tokload.c, detok.c. */
+/* tokload.h - what a loaded tokenizer holds, and its loader.  Internal to the tokenizer's files. */
 #ifndef LG_MODEL_TOKLOAD_H
 #define LG_MODEL_TOKLOAD_H
 
