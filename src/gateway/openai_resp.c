@@ -447,3 +447,58 @@ void lg_oai_models(const lg_oai_model *model, lg_buf *body) {
     lg_buf_printf(body, ",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"lignum\"}]}",
                   (unsigned long long)model->created);
 }
+
+/* ---- As a wire format ---- */
+
+static bool open_chat(const lg_oai_model *model, const char *body, size_t len_bytes,
+                      lg_oai_req **req, lg_oai_error *e) {
+    return lg_oai_open(model, true, body, len_bytes, req, e);
+}
+
+static bool open_text(const lg_oai_model *model, const char *body, size_t len_bytes,
+                      lg_oai_req **req, lg_oai_error *e) {
+    return lg_oai_open(model, false, body, len_bytes, req, e);
+}
+
+static lg_status wire_out_open(const lg_oai_req *req, uint32_t choice, lg_out **out) {
+    lg_oai_out *o;
+    lg_status st = lg_oai_out_open(req, choice, &o);
+    *out = (lg_out *)o;
+    return st;
+}
+
+static void wire_out_close(lg_out **out) {
+    lg_oai_out *o = (lg_oai_out *)*out;
+    lg_oai_out_close(&o);
+    *out = NULL;
+}
+
+static lg_status wire_event(lg_out *out, const lg_event *event, lg_buf *sse) {
+    return lg_oai_out_event((lg_oai_out *)out, event, sse);
+}
+
+static void wire_stream_end(const lg_oai_req *req, lg_out *const *out, uint32_t n_out,
+                            lg_buf *sse) {
+    lg_oai_stream_end(req, (lg_oai_out *const *)out, n_out, sse);
+}
+
+static void wire_stream_error(lg_out *out, const lg_oai_error *e, lg_buf *sse) {
+    (void)out;
+    lg_buf_puts(sse, "data: ");
+    lg_oai_error_body(e, sse);
+    lg_buf_puts(sse, "\n\n");
+}
+
+static void wire_response(const lg_oai_req *req, lg_out *const *out, uint32_t n_out,
+                          lg_buf *body) {
+    lg_oai_response(req, (lg_oai_out *const *)out, n_out, body);
+}
+
+#define WIRE(open)                                                                             \
+    {                                                                                          \
+        open, wire_out_open, wire_out_close, wire_event, wire_stream_end, wire_stream_error,   \
+            wire_response, lg_oai_error_body                                                   \
+    }
+
+const lg_wire lg_openai_chat = WIRE(open_chat);
+const lg_wire lg_openai_text = WIRE(open_text);

@@ -24,9 +24,10 @@ struct lg_job {
     lg_gateway *g;
     lg_conn *conn;
     lg_route route;
+    const lg_wire *wire;
     lg_oai_req *req;
     choice choice[LG_OAI_MAX_CHOICE];
-    lg_oai_out *out[LG_OAI_MAX_CHOICE];
+    lg_out *out[LG_OAI_MAX_CHOICE];
     uint32_t n_done;
     bool began; /* the stream's head is sent */
     uint64_t start_us;
@@ -34,6 +35,14 @@ struct lg_job {
 };
 
 static const char json_type[] = "application/json";
+
+/* The wire format of a route's answers and errors. */
+static const lg_wire *wire_of(lg_route route) {
+    switch (route) {
+    case LG_ROUTE_COMPLETIONS: return &lg_openai_text;
+    default: return &lg_openai_chat;
+    }
+}
 
 /* ---- Answers ---- */
 
@@ -54,7 +63,7 @@ static void send_body(lg_gateway *g, lg_conn *c, lg_route route, int status,
 static void send_error(lg_gateway *g, lg_conn *c, lg_route route, const lg_oai_error *e,
                        const char *headers) {
     lg_buf body = {0};
-    lg_oai_error_body(e, &body);
+    wire_of(route)->error(e, &body);
     send_body(g, c, route, e->http, headers, &body);
 }
 
@@ -87,7 +96,7 @@ static void job_free(lg_job *j) {
     lg_gateway *g = j->g;
     for (uint32_t i = 0; i < LG_OAI_MAX_CHOICE; i++) {
         if (j->choice[i].flight) lg_supervise_cancel(g->sup, j->choice[i].flight);
-        lg_oai_out_close(&j->out[i]);
+        if (j->out[i]) j->wire->out_close(&j->out[i]);
     }
     *(j->prev ? &j->prev->next : &g->jobs) = j->next;
     if (j->next) j->next->prev = j->prev;
@@ -126,9 +135,7 @@ static void job_fail(lg_job *j, const lg_oai_error *e) {
         return;
     }
     lg_buf_clear(&j->sse);
-    lg_buf_puts(&j->sse, "data: ");
-    lg_oai_error_body(e, &j->sse);
-    lg_buf_puts(&j->sse, "\n\n");
+    j->wire->stream_error(j->out[0], e, &j->sse);
     if (!j->sse.failed && !job_flush(j)) return;
     job_free(j);
     lg_expose_count(g, route, e->http);
@@ -141,14 +148,14 @@ static void job_finish(lg_job *j) {
     lg_route route = j->route;
     lg_buf body = {0};
     if (j->req->stream) {
-        lg_oai_stream_end(j->req, j->out, j->req->n_choice, &j->sse);
+        j->wire->stream_end(j->req, j->out, j->req->n_choice, &j->sse);
         if (!job_flush(j)) return;
         job_free(j);
         lg_expose_count(g, route, 200);
         lg_server_stream_end(c);
         return;
     }
-    lg_oai_response(j->req, j->out, j->req->n_choice, &body);
+    j->wire->response(j->req, j->out, j->req->n_choice, &body);
     job_free(j);
     send_body(g, c, route, 200, "", &body);
 }
@@ -197,7 +204,7 @@ static void on_flight(void *ctx, const lg_event *e, const lg_lost *lost) {
         job_fail(j, &err);
         return;
     }
-    if (lg_oai_out_event(j->out[ch - j->choice], e, &j->sse) != LG_OK || j->sse.failed) {
+    if (j->wire->event(j->out[ch - j->choice], e, &j->sse) != LG_OK || j->sse.failed) {
         err = error_of(500, "out_of_memory", "no memory for the answer");
         job_fail(j, &err);
         return;
@@ -221,7 +228,7 @@ static lg_status start_choice(lg_job *j, uint32_t i) {
                     .n_bias = q->n_bias};
     ch->job = j;
     r.params.choice = i;
-    LG_TRY(lg_oai_out_open(q, i, &j->out[i]));
+    LG_TRY(j->wire->out_open(q, i, &j->out[i]));
     return lg_supervise_submit(j->g->sup, &r, on_flight, ch, &ch->flight);
 }
 
@@ -246,8 +253,7 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
         refuse(g, c, route, 503, "loading", "the model is still loading");
         return;
     }
-    if (!lg_oai_open(&g->model, route == LG_ROUTE_CHAT, lg_buf_str(&h->body), h->body.len_bytes,
-                     &req, &err)) {
+    if (!wire_of(route)->open(&g->model, lg_buf_str(&h->body), h->body.len_bytes, &req, &err)) {
         send_error(g, c, route, &err, retry_header(err.http));
         return;
     }
@@ -260,6 +266,7 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
     j->g = g;
     j->conn = c;
     j->route = route;
+    j->wire = wire_of(route);
     j->req = req;
     j->start_us = lg_clock_us();
     j->next = g->jobs;
