@@ -19,7 +19,22 @@ typedef void lg_dequant_fn(const uint8_t *block, float *y);
 lg_dequant_fn lg_dequant_q2_k, lg_dequant_q3_k, lg_dequant_q4_k, lg_dequant_q5_k,
     lg_dequant_q6_k, lg_dequant_iq4_xs;
 
-/* The 16 values of IQ4_NL and IQ4_XS. */
-extern const int8_t lg_dequant_iq4[16];
+/* The 16 values of IQ4_NL and IQ4_XS; those of E2M1 (MXFP4), doubled. */
+extern const int8_t lg_dequant_iq4[16], lg_dequant_e2m1[16];
+
+/* ---- ref/qsplit.c ---- */
+
+/* A block as integers and two floats: weight_k = d i[k] - m j[k / 32], up to the rounding of the decoders above. */
+typedef struct lg_qsplit {
+    float d, m; /* m is 0 where the type has none */
+    int16_t i[LG_MAX_BLOCK];
+    int16_t j[LG_MAX_BLOCK / 32];
+} lg_qsplit;
+
+/* Take one file block of an lg_dtype_is_int type apart. */
+void lg_qsplit_block(lg_dtype type, const uint8_t *block, lg_qsplit *s);
+
+/* Whether a type has m. */
+bool lg_qsplit_has_min(lg_dtype type);
 
 #endif

@@ -39,3 +39,7 @@ size_t lg_dtype_block_bytes(lg_dtype type) {
 size_t lg_dtype_panel_bytes(lg_dtype type, uint32_t n_in) {
     return (size_t)n_in / lg_dtype_block(type) * LG_NR * lg_dtype_block_bytes(type);
 }
+
+bool lg_dtype_is_int(lg_dtype type) {
+    return lg_dtype_is_block(type) && type != LG_Q2_K;
+}

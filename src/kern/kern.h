@@ -1,7 +1,7 @@
 /* kern.h - contracts of all compute kernels: the map of src/kern.
  *
  * vmath.h  the exponential of all levels
- * dtype.c  sizes and names of the weights' types;  dequant.h  their decoding to float
+ * dtype.c  sizes and names of the weights' types;  qlayout.h  16 blocks side by side;  dequant.h  blocks to float
  * ref/     obvious C, the oracle
  * simd/    kernels over short vectors of floats, compiled by the next two with their own vector type
  * avx2/    AVX2 + FMA + F16C
@@ -13,6 +13,7 @@
  *   - A multiply-add is fused (fmaf); built with -ffp-contract=off, so nothing else is.
  *   - gemm: per output channel, k ascending, one accumulator that starts at +0:  acc = fmaf(x[k], w[k], acc).
  *     Channels are the vector lanes, so width never changes the order.  Blocks over k keep the accumulator in memory.
+ *   - qgemm: per output channel, blocks of k ascending, one or two fmaf a block; what is inside a block is an exact integer.
  *   - reductions over a row (norms, dot): 16 lanes, lane j takes j, j+16, j+32 ... ascending (missing elements are
  *     skipped), then lanes are added pairwise: j and j+8, then +4, +2, +1.
  *   - exp and what is made of it (sigmoid, silu): lg_expf of kern/vmath.h, whose vector forms do the same operations.
@@ -80,9 +81,12 @@ static inline bool lg_dtype_is_block(lg_dtype type) {
 /* Bytes of one panel: 16 channels of n_in elements. */
 size_t lg_dtype_panel_bytes(lg_dtype type, uint32_t n_in);
 
+/* Whether qgemm takes matrices of this type. */
+bool lg_dtype_is_int(lg_dtype type);
+
 /* A weight matrix [n_out][n_in] in panel layout: panel p holds channels 16p .. 16p+15 as [n_in][16] elements, or as
- * [n_in / block][16] blocks as they are in the file; channels past n_out are zero bytes.  The first panel is 64-byte aligned
- * (for speed; kernels do not depend on it), the others follow without gaps.  Borrowed memory. */
+ * [n_in / block] groups of 16 blocks, whose bytes are interleaved as qlayout.h says; channels past n_out are zero bytes.
+ * The first panel is 64-byte aligned (for speed; kernels do not depend on it), the others follow without gaps.  Borrowed. */
 typedef struct lg_mat {
     lg_dtype type;
     uint32_t n_out, n_in;
@@ -93,6 +97,24 @@ typedef struct lg_mat {
 
 static inline uint32_t lg_mat_n_panel(const lg_mat *w) {
     return (w->n_out + LG_NR - 1) / LG_NR;
+}
+
+/* Rows quantised for qgemm.  A group is `group` elements, 32 or 256, the block of the weights' type; in each, with amax the
+ * largest |x|:  d = amax / 127,  v = x * (127 / amax) rounded to nearest even, so |v| <= 127.  A group whose amax is below
+ * 2^-100 is all zero; one with an element that is not finite has d = NaN and v = 0.  Borrowed memory. */
+typedef struct lg_qrows {
+    uint32_t group;
+    size_t ld;    /* elements between rows, a multiple of 32 */
+    int8_t *v8;   /* [row][ld] */
+    int16_t *v16; /* [row][ld]: the same numbers */
+    int16_t *sum; /* [row][ld / 32]: sums of 32 of them */
+    float *d;     /* [row][ld / 32]: entry g for group g */
+} lg_qrows;
+
+/* The same rows from `row` on. */
+static inline lg_qrows lg_qrows_at(const lg_qrows *q, size_t row) {
+    size_t n = row * q->ld, m = n / 32;
+    return (lg_qrows){q->group, q->ld, q->v8 + n, q->v16 + n, q->sum + m, q->d + m};
 }
 
 /* One value head of one sequence in gdn_rows.  The memory S [dk][dv] as of the last multiple of LG_GDN_C tokens, plus
@@ -160,6 +182,16 @@ typedef struct lg_kern {
      * row(r) = row_idx ? row_idx[r] : r.  Overwrites y there, touches nothing else of y. */
     void (*gemm)(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const float *x,
                  size_t ld_x, const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y);
+
+    /* Quantise one row of n floats, a multiple of q->group, into row `row` of q. */
+    void (*quant_row)(const float *x, uint32_t n, const lg_qrows *q, size_t row);
+
+    /* gemm with quantised rows, for types that are lg_dtype_is_int; x->group is the type's block.  A block of such a type
+     * is weight_k = d I_k - m J_k with integers I, J (J the same for 32 k), see lg_qsplit.  For each block b ascending:
+     *     acc = fmaf((float)sum_k I_k v_k, d * dx, acc);   and where the type has m:   acc = fmaf(-(float)sum_k J_k v_k, m * dx, acc)
+     * from +0, dx the scale of the row's group b.  Integer sums are exact, so their order is free. */
+    void (*qgemm)(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
+                  const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y);
 
     /* y = x / sqrt(mean(x^2) + eps) * w, n elements (w already holds 1 + weight where the model says so).  y may be x.
      * scale = 1 / sqrtf(sum / n + eps);  y = (x * scale) * w. */

@@ -1,13 +1,12 @@
 /* pack.c - row-major matrices into the kernels' panels (kern.h).
  *
- * In:  a file's rows, at any alignment.   Out: panels of 16 channels, [n_in][16] elements or [n_in / block][16] blocks each.
+ * In:  a file's rows, at any alignment.   Out: panels of 16 channels, [n_in][16] elements or groups of 16 blocks (qlayout.h).
  * Elements are moved, never converted.  One panel belongs to one call, so that threads share nothing.
  * Thread: any.  Memory: none.  Test: tests/unit/test_weights.c */
 #include "model/weights.h"
 
 #include "base/num.h"
-
-#include <string.h>
+#include "kern/qlayout.h"
 
 #define BLOCK 64 /* columns at a time: 16 rows of them stay in the first cache level */
 
@@ -47,15 +46,11 @@ static void pack32(const uint8_t *src, uint32_t n_row, uint32_t n_in, uint32_t *
 }
 
 /* One panel of blocks of size_bytes each, n_block in a row. */
-static void pack_blocks(const uint8_t *src, uint32_t n_row, size_t n_block, size_t size_bytes,
-                        uint8_t *dst) {
+static void pack_blocks(lg_dtype type, const uint8_t *src, uint32_t n_row, size_t n_block,
+                        size_t size_bytes, uint8_t *dst) {
     for (size_t b = 0; b < n_block; b++)
-        for (uint32_t j = 0; j < LG_NR; j++, dst += size_bytes) {
-            if (j < n_row)
-                memcpy(dst, src + (j * n_block + b) * size_bytes, size_bytes);
-            else
-                memset(dst, 0, size_bytes);
-        }
+        lg_qlayout_pack(type, src + b * size_bytes, n_block * size_bytes, n_row,
+                        dst + b * LG_NR * size_bytes);
 }
 
 void lg_pack_panels(lg_dtype type, const uint8_t *src, uint32_t n_out, uint32_t n_in,
@@ -68,7 +63,7 @@ void lg_pack_panels(lg_dtype type, const uint8_t *src, uint32_t n_out, uint32_t 
         const uint8_t *from = src + (size_t)row * n_block * bytes;
         uint8_t *to = (uint8_t *)dst + p * lg_dtype_panel_bytes(type, n_in);
         if (lg_dtype_is_block(type))
-            pack_blocks(from, n_row, n_block, bytes, to);
+            pack_blocks(type, from, n_row, n_block, bytes, to);
         else if (bytes == 1)
             pack8(from, n_row, n_in, to);
         else if (bytes == 2)

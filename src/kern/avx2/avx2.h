@@ -6,6 +6,9 @@
 
 void lg_gemm_avx2(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const float *x,
                   size_t ld_x, const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y);
+void lg_quant_row_avx2(const float *x, uint32_t n, const lg_qrows *q, size_t row);
+void lg_qgemm_avx2(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
+                   const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y);
 void lg_row_avx2_rmsnorm(const float *x, const float *w, float eps, uint32_t n, float *y);
 void lg_row_avx2_l2norm(const float *x, float eps, float scale, uint32_t n, float *y);
 float lg_row_avx2_dot(const float *x, const float *y, uint32_t n);

@@ -5,6 +5,8 @@
 const lg_kern lg_kern_avx2 = {
     .name = "avx2",
     .gemm = lg_gemm_avx2,
+    .quant_row = lg_quant_row_avx2,
+    .qgemm = lg_qgemm_avx2,
     .rmsnorm = lg_row_avx2_rmsnorm,
     .l2norm = lg_row_avx2_l2norm,
     .dot = lg_row_avx2_dot,

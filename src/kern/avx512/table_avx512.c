@@ -1,10 +1,13 @@
 /* table_avx512.c - the table of level avx512.  Test: tests/unit/test_kern_bits.c */
+#include "kern/avx2/avx2.h" /* integer products: no AVX-512 form yet */
 #include "kern/avx512/avx512.h"
 #include "kern/level.h"
 
 const lg_kern lg_kern_avx512 = {
     .name = "avx512",
     .gemm = lg_gemm_avx512,
+    .quant_row = lg_quant_row_avx2,
+    .qgemm = lg_qgemm_avx2,
     .rmsnorm = lg_row_avx512_rmsnorm,
     .l2norm = lg_row_avx512_l2norm,
     .dot = lg_row_avx512_dot,

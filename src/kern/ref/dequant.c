@@ -5,12 +5,12 @@
 #include "kern/dequant.h"
 
 #include "base/num.h"
+#include "kern/qlayout.h"
 
 const int8_t lg_dequant_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                    1,    13,   25,  38,  53,  69,  89,  113};
 
-/* The values of E2M1, doubled. */
-static const int8_t e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+const int8_t lg_dequant_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static float f16_at(const uint8_t *p) {
     return lg_num_f16(lg_num_load16(p));
@@ -68,7 +68,7 @@ static void iq4_nl(const uint8_t *b, float *y) {
 static void mxfp4(const uint8_t *b, float *y) {
     uint32_t e = b[0];
     float d = lg_num_float_of_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23);
-    for (int i = 0; i < 32; i++) y[i] = d * (float)e2m1[low4(b + 1, i)];
+    for (int i = 0; i < 32; i++) y[i] = d * (float)lg_dequant_e2m1[low4(b + 1, i)];
 }
 
 static lg_dequant_fn *decoder(lg_dtype type) {
@@ -115,11 +115,14 @@ void lg_dequant_panel(lg_dtype type, const void *panel, uint32_t k0, uint32_t n_
     lg_dequant_fn *decode = decoder(type);
     uint32_t n = lg_dtype_block(type);
     size_t bytes = lg_dtype_block_bytes(type);
+    uint8_t block[LG_MAX_BLOCK_BYTES];
     float one[LG_MAX_BLOCK];
     LG_ASSERT(decode && k0 % n == 0 && n_k % n == 0);
     for (uint32_t k = k0; k < k0 + n_k; k += n)
         for (uint32_t c = 0; c < LG_NR; c++) {
-            decode((const uint8_t *)panel + ((size_t)(k / n) * LG_NR + c) * bytes, one);
+            lg_qlayout_block(type, (const uint8_t *)panel + (size_t)(k / n) * LG_NR * bytes, c,
+                             block);
+            decode(block, one);
             for (uint32_t i = 0; i < n; i++) y[(size_t)(k - k0 + i) * LG_NR + c] = one[i];
         }
 }

@@ -5,6 +5,8 @@
 const lg_kern lg_kern_ref = {
     .name = "ref",
     .gemm = lg_gemm_ref,
+    .quant_row = lg_quant_row_ref,
+    .qgemm = lg_qgemm_ref,
     .rmsnorm = lg_row_ref_rmsnorm,
     .l2norm = lg_row_ref_l2norm,
     .dot = lg_row_ref_dot,

@@ -1,0 +1,158 @@
+/* qgemm_avx2.c - rows to integers, and their product with blocks of all types but Q4_K (q4k_avx2.c).
+ *
+ * A group of 16 blocks becomes 16-bit integers in the first-level cache (qunpack_avx2.h), then all rows pass over it, six
+ * at a time with their sums in registers: one vpmaddwd and one vpaddd for 16 products.
+ * Sums of up to QG_ROW rows wait in a buffer on the stack between blocks.  Test: tests/unit/test_qgemm.c */
+#include "kern/avx2/avx2.h"
+#include "kern/avx2/qrows_avx2.h"
+#include "kern/avx2/qunpack_avx2.h"
+
+#include "base/num.h"
+
+#include <math.h>
+
+/* ---- quant_row ---- */
+
+/* Largest |x| of n floats as bits; NaN above infinity above all numbers. */
+static uint32_t max_bits(const float *x, uint32_t n) {
+    __m256i max = _mm256_setzero_si256(), mask = _mm256_set1_epi32(0x7fffffff);
+    for (uint32_t i = 0; i < n; i += 8) {
+        __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        max = _mm256_max_epi32(max, _mm256_and_si256(v, mask));
+    }
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(max), _mm256_extracti128_si256(max, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(m);
+}
+
+/* 32 floats times inv -> bytes, words and their sum. */
+static void quant32(const float *x, float inv, int8_t *bytes, int16_t *words, int16_t *sum) {
+    __m256 f = _mm256_set1_ps(inv);
+    __m256i v[4], w[2];
+    for (int i = 0; i < 4; i++)
+        v[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), f));
+    for (int i = 0; i < 2; i++) {
+        w[i] = _mm256_permute4x64_epi64(_mm256_packs_epi32(v[2 * i], v[2 * i + 1]), 0xd8);
+        _mm256_storeu_si256((__m256i *)(void *)(words + 16 * i), w[i]);
+    }
+    _mm256_storeu_si256((__m256i *)(void *)bytes,
+                        _mm256_permute4x64_epi64(_mm256_packs_epi16(w[0], w[1]), 0xd8));
+    __m256i s = _mm256_madd_epi16(_mm256_add_epi16(w[0], w[1]), _mm256_set1_epi16(1));
+    __m128i t = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1));
+    *sum = (int16_t)_mm_cvtsi128_si32(t);
+}
+
+void lg_quant_row_avx2(const float *x, uint32_t n, const lg_qrows *q, size_t row) {
+    lg_qrows r = lg_qrows_at(q, row);
+    static const float none[32] = {0};
+    for (uint32_t g = 0, k = 0; k < n; g++) {
+        uint32_t max = max_bits(x + k, q->group);
+        float amax = lg_num_float_of_bits(max);
+        bool finite = max < 0x7f800000u, zero = !finite || amax < 0x1p-100f;
+        r.d[g] = !finite ? NAN : zero ? 0.0f : amax / 127.0f;
+        float inv = zero ? 0.0f : 127.0f / amax;
+        for (uint32_t end = k + q->group; k < end; k += 32)
+            quant32(zero ? none : x + k, inv, r.v8 + k, r.v16 + k, r.sum + k / 32);
+    }
+}
+
+/* ---- qgemm ---- */
+
+/* Integer sums of n_row rows over n_k input channels of a group. */
+INLINE void dot_rows(const qwide *q, const int n_k, const qrow *x, const int n_row,
+                     __m256i (*sum)[2]) {
+    const int16_t *v[QG_TILE];
+    for (int r = 0; r < n_row; r++) v[r] = x[r].v16;
+    for (int r = 0; r < n_row; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+    for (int k = 0; k < n_k / 2; k++) {
+        __m256i a = *(const __m256i *)(const void *)q->w[k];
+        __m256i b = *(const __m256i *)(const void *)(q->w[k] + 8);
+        for (int r = 0; r < n_row; r++) {
+            __m256i xv = _mm256_set1_epi32((int)lg_num_load32(v[r] + 2 * k));
+            sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(a, xv));
+            sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(b, xv));
+        }
+    }
+}
+
+/* Add a block of 32 or 256 input channels to the sums of n_row rows. */
+INLINE void add_rows(const qwide *q, const int n_k, const bool has_min, const qrow *x,
+                     const int n_row) {
+    __m256i sum[QG_TILE][2];
+    dot_rows(q, n_k, x, n_row, sum);
+    for (int r = 0; r < n_row; r++) qrow_add(&x[r], q->d, sum[r]);
+    if (!has_min) return;
+    for (int r = 0; r < n_row; r++) {
+        if (n_k == 32)
+            qrow_sub(
+                &x[r], q->m,
+                (__m256i[]){_mm256_set1_epi32(-x[r].sum[0]), _mm256_set1_epi32(-x[r].sum[0])});
+        else
+            qrow_sub_mins(&x[r], q->m, q->j);
+    }
+}
+
+typedef void unpack_fn(const uint8_t *group, qwide *q);
+
+INLINE void run_type(const qgemm *g, uint32_t panel0, uint32_t n_panel, unpack_fn *unpack,
+                     const int n_k, const bool has_min) {
+    qwide q;
+    qrow row[QG_ROW];
+    float acc[QG_ROW][LG_NR];
+    uint32_t n_block = g->w->n_in / (uint32_t)n_k;
+    for (uint32_t p = panel0; p < panel0 + n_panel; p++) {
+        const uint8_t *group = qgemm_panel(g, p);
+        for (uint32_t i = 0; i < g->n_row; i++) qrow_start(g, i, &row[i], acc[i]);
+        for (uint32_t b = 0; b < n_block; b++) {
+            unpack(group, &q);
+            group += g->group_bytes;
+            for (uint32_t r = 0; r < g->n_row;) {
+                uint32_t n = qgemm_take(g->n_row - r, QG_TILE);
+                switch (n) {
+                case 1: add_rows(&q, n_k, has_min, row + r, 1); break;
+                case 2: add_rows(&q, n_k, has_min, row + r, 2); break;
+                case 3: add_rows(&q, n_k, has_min, row + r, 3); break;
+                case 4: add_rows(&q, n_k, has_min, row + r, 4); break;
+                case 5: add_rows(&q, n_k, has_min, row + r, 5); break;
+                default: add_rows(&q, n_k, has_min, row + r, QG_TILE); break;
+                }
+                r += n;
+            }
+            for (uint32_t i = 0; i < g->n_row; i++) qrow_next(&row[i], n_k);
+        }
+        qgemm_store(g, p, acc);
+    }
+}
+
+static void run_rows(const qgemm *g, uint32_t p0, uint32_t n_p) {
+    switch (g->w->type) {
+    case LG_Q4_0: run_type(g, p0, n_p, unpack_q4_0, 32, false); break;
+    case LG_Q4_1: run_type(g, p0, n_p, unpack_q4_1, 32, true); break;
+    case LG_Q5_0: run_type(g, p0, n_p, unpack_q5_0, 32, false); break;
+    case LG_Q5_1: run_type(g, p0, n_p, unpack_q5_1, 32, true); break;
+    case LG_Q8_0: run_type(g, p0, n_p, unpack_q8_0, 32, false); break;
+    case LG_IQ4_NL: run_type(g, p0, n_p, unpack_iq4_nl, 32, false); break;
+    case LG_MXFP4: run_type(g, p0, n_p, unpack_mxfp4, 32, false); break;
+    case LG_Q3_K: run_type(g, p0, n_p, unpack_q3_k, 256, false); break;
+    case LG_Q4_K: lg_qgemm_avx2_q4k(g, p0, n_p); break;
+    case LG_Q5_K: run_type(g, p0, n_p, unpack_q5_k, 256, true); break;
+    case LG_Q6_K: run_type(g, p0, n_p, unpack_q6_k, 256, false); break;
+    case LG_IQ4_XS: run_type(g, p0, n_p, unpack_iq4_xs, 256, false); break;
+    default: LG_ASSERT(!"a type without integers"); break;
+    }
+}
+
+void lg_qgemm_avx2(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
+                   const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y) {
+    LG_ASSERT(x->group == lg_dtype_block(w->type));
+    for (uint32_t r = 0; r < n_row; r += QG_ROW) {
+        qgemm g = {.w = w, .x = x, .row_idx = row_idx, .row0 = r, .y = y, .ld_y = ld_y};
+        g.n_row = n_row - r < QG_ROW ? n_row - r : QG_ROW;
+        g.group_bytes = LG_NR * lg_dtype_block_bytes(w->type);
+        g.panel_bytes = lg_dtype_panel_bytes(w->type, w->n_in);
+        run_rows(&g, panel0, n_panel);
+    }
+}

@@ -1,0 +1,98 @@
+/* qrows_avx2.h - what the integer products share: rows of one call, their float sums, and the steps that end a block.
+ * Test: tests/unit/test_qgemm.c */
+#ifndef LG_KERN_AVX2_QROWS_AVX2_H
+#define LG_KERN_AVX2_QROWS_AVX2_H
+
+#include "kern/avx2/qunpack_avx2.h"
+#include "kern/avx2/v16_avx2.h"
+#include "base/num.h"
+
+#include <string.h>
+
+#define QG_ROW  96 /* rows that pass over a widened group */
+#define QG_TILE 6  /* rows whose integer sums are in registers */
+
+/* The arguments of one call, for at most QG_ROW rows. */
+typedef struct qgemm {
+    const lg_mat *w;
+    const lg_qrows *x;
+    const uint32_t *row_idx;
+    uint32_t row0, n_row;
+    float *y;
+    size_t ld_y, group_bytes, panel_bytes;
+} qgemm;
+
+/* One row at the current block. */
+typedef struct qrow {
+    const int8_t *v8;
+    const int16_t *v16, *sum;
+    const float *d;
+    float *acc; /* [16] */
+} qrow;
+
+void lg_qgemm_avx2_q4k(const qgemm *g, uint32_t panel0, uint32_t n_panel);
+
+INLINE const uint8_t *qgemm_panel(const qgemm *g, uint32_t panel) {
+    return (const uint8_t *)g->w->panel + panel * g->panel_bytes;
+}
+
+/* How many of n_left rows the next tile of at most `most` takes, so that tiles are nearly equal. */
+INLINE uint32_t qgemm_take(uint32_t n_left, uint32_t most) {
+    uint32_t n_tile = (n_left + most - 1) / most;
+    return (n_left + n_tile - 1) / n_tile;
+}
+
+INLINE void qrow_start(const qgemm *g, uint32_t i, qrow *row, float *acc) {
+    uint32_t r = g->row0 + i;
+    lg_qrows x = lg_qrows_at(g->x, g->row_idx ? g->row_idx[r] : r);
+    *row = (qrow){x.v8, x.v16, x.sum, x.d, acc};
+    memset(acc, 0, LG_NR * sizeof *acc);
+}
+
+INLINE void qrow_next(qrow *row, int n_k) {
+    row->v8 += n_k;
+    row->v16 += n_k;
+    row->sum += n_k / 32;
+    row->d++;
+}
+
+/* acc = fmaf((float)sum, d * dx, acc) */
+INLINE void qrow_add(const qrow *row, const float *d, const __m256i *sum) {
+    __m256 dx = _mm256_set1_ps(row->d[0]);
+    for (int i = 0; i < 2; i++) {
+        __m256 t = _mm256_mul_ps(_mm256_load_ps(d + 8 * i), dx);
+        __m256 acc = _mm256_loadu_ps(row->acc + 8 * i);
+        _mm256_storeu_ps(row->acc + 8 * i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[i]), t, acc));
+    }
+}
+
+/* acc = fmaf(-(float)sum, m * dx, acc) */
+INLINE void qrow_sub(const qrow *row, const float *m, const __m256i *sum) {
+    __m256 dx = _mm256_set1_ps(row->d[0]);
+    for (int i = 0; i < 2; i++) {
+        __m256 t = _mm256_mul_ps(_mm256_load_ps(m + 8 * i), dx);
+        __m256 acc = _mm256_loadu_ps(row->acc + 8 * i);
+        _mm256_storeu_ps(row->acc + 8 * i,
+                         _mm256_fnmadd_ps(_mm256_cvtepi32_ps(sum[i]), t, acc));
+    }
+}
+
+/* The same with sum = the mins of eight runs times the runs' sums. */
+INLINE void qrow_sub_mins(const qrow *row, const float *m, const int16_t (*j)[LG_NR][2]) {
+    __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (int p = 0; p < 4; p++) {
+        __m256i x = _mm256_set1_epi32((int)lg_num_load32(row->sum + 2 * p));
+        for (int i = 0; i < 2; i++)
+            sum[i] = _mm256_add_epi32(
+                sum[i], _mm256_madd_epi16(*(const __m256i *)(const void *)(j[p] + 8 * i), x));
+    }
+    qrow_sub(row, m, sum);
+}
+
+INLINE void qgemm_store(const qgemm *g, uint32_t panel, float (*acc)[LG_NR]) {
+    uint32_t c0 = panel * LG_NR, n_ch = g->w->n_out - c0 < LG_NR ? g->w->n_out - c0 : LG_NR;
+    for (uint32_t i = 0; i < g->n_row; i++)
+        v16_store_n(g->y + (g->row0 + i) * g->ld_y + c0, v16_load(acc[i]), n_ch);
+}
+
+#endif
