@@ -25,6 +25,7 @@ typedef struct report {
     uint32_t n_ctx;
     tally type[MAX_TYPE]; /* tensors in use, by type */
     size_t n_type;
+    bool blocks;       /* some of them are quantised in blocks */
     tally mtp, vision; /* tensors left out */
     uint32_t unit;     /* layers after which the plan repeats */
     uint64_t page_bytes, slot_bytes;
@@ -62,6 +63,7 @@ static void count_tensors(report *r) {
         LG_ASSERT(k < MAX_TYPE);
         if (k == r->n_type) r->type[r->n_type++].name = v->type_name;
         add(&r->type[k], v->len_bytes);
+        r->blocks = r->blocks || lg_dtype_is_block(v->type);
     }
 }
 
@@ -204,7 +206,10 @@ static void put_text(lg_buf *b, const report *r) {
     if (c->n_expert)
         lg_buf_printf(b, ", %s active for a token", count_text(w->n_param_active).s);
     lg_buf_puts(b, " (without draft layer and vision)\n");
-    lg_buf_printf(b, "  quantisation  %s\n", c->fp8 ? "FP8 E4M3, 128 x 128 blocks" : "none");
+    lg_buf_printf(b, "  quantisation  %s\n",
+                  c->fp8      ? "FP8 E4M3, 128 x 128 blocks"
+                  : r->blocks ? "blocks, by tensor"
+                              : "none");
     put_tensors(b, r);
     put_generation(b, c);
     put_memory(b, r);
@@ -258,7 +263,10 @@ static void put_json(lg_buf *b, const report *r) {
     lg_json_put_string(b, r->path, strlen(r->path));
     lg_buf_printf(b, ",\"model_type\":\"%s\"", w->cfg.model_type);
     put_json_config(b, r);
-    lg_buf_printf(b, ",\"quantization\":%s", w->cfg.fp8 ? "\"fp8\"" : "null");
+    lg_buf_printf(b, ",\"quantization\":%s",
+                  w->cfg.fp8  ? "\"fp8\""
+                  : r->blocks ? "\"gguf\""
+                              : "null");
     lg_buf_printf(b, ",\"parameters\":{\"total\":%llu,\"active\":%llu}",
                   (unsigned long long)w->n_param, (unsigned long long)w->n_param_active);
     lg_buf_puts(b, ",\"tensors\":{");

@@ -293,8 +293,7 @@ static lg_status on_hello(lg_super *s, const lg_link_hello *h, lg_err *err) {
         return LG_FAIL(err, LG_E_UNSUPPORTED, "the worker speaks link version %u; expected %u",
                        h->version, LG_LINK_VERSION);
     if (h->tokenizer_hash != s->tokenizer_hash)
-        return LG_FAIL(err, LG_E_FORMAT,
-                       "the worker has another tokenizer than the gateway");
+        return LG_FAIL(err, LG_E_FORMAT, "the worker has another tokenizer than the gateway");
     if (!s->started) s->hello = *h;
     if (h->weights_hash != s->hello.weights_hash)
         return LG_FAIL(err, LG_E_FORMAT, "%s: the model's files have changed since the start",

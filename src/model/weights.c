@@ -7,7 +7,7 @@
  * Test: tests/unit/test_weights.c, tests/unit/test_loader.c */
 #include "model/weights_map.h"
 
-#include "base/num.h"
+#include "kern/dequant.h"
 #include "model/gguf_config.h"
 #include "model/safetensors.h"
 
@@ -196,13 +196,6 @@ lg_tensors *lg_weights_tensors(const lg_weights *w) {
 void lg_weights_embed(const lg_weights *w, uint32_t id, float *y) {
     uint32_t n = w->cfg.n_embd;
     LG_ASSERT(id < w->cfg.n_vocab);
-    const uint8_t *row = w->embed.data + (size_t)id * n * lg_dtype_bytes(w->embed.type);
-    for (uint32_t i = 0; i < n; i++) {
-        if (w->embed.type == LG_F32)
-            y[i] = lg_num_float_of_bits(lg_num_load32(row + 4 * (size_t)i));
-        else if (w->embed.type == LG_BF16)
-            y[i] = lg_num_bf16(lg_num_load16(row + 2 * (size_t)i));
-        else
-            y[i] = lg_num_f16(lg_num_load16(row + 2 * (size_t)i));
-    }
+    const uint8_t *row = w->embed.data + id * (w->embed.len_bytes / w->cfg.n_vocab);
+    lg_dequant_row(w->embed.type, row, n, y);
 }

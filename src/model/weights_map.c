@@ -18,6 +18,7 @@
 /* Sets of types. */
 #define FLOATS     (1u << LG_F32 | 1u << LG_BF16 | 1u << LG_F16)
 #define FLOATS_FP8 (FLOATS | 1u << LG_E4M3)
+#define BLOCKS     ((1u << LG_N_DTYPE) - (1u << LG_Q4_0)) /* all types from there on */
 
 /* How a vector of the file becomes the vector of the model. */
 typedef enum {
@@ -46,8 +47,10 @@ static lg_status take(lg_weights_walk *k, const char *name, unsigned allowed, ui
                        k->path, name, expected);
     if (v->type == LG_N_DTYPE || !(allowed & 1u << v->type))
         return fail_tensor(k, LG_E_UNSUPPORTED, v, v->type_name,
-                           allowed == FLOATS ? "BF16, F16 or F32"
-                                             : "BF16, F16, F32 or F8_E4M3");
+                           allowed == FLOATS  ? "BF16, F16 or F32"
+                           : allowed & BLOCKS ? "a float type, Q4_0 to Q8_0, Q2_K to Q6_K, "
+                                                "IQ4_NL, IQ4_XS or MXFP4"
+                                              : "BF16, F16, F32 or F8_E4M3");
     if (v->n_dim != n_dim || memcmp(v->shape, shape, n_dim * sizeof *shape) != 0) {
         char text[112];
         snprintf(text, sizeof text, "shape %s",
@@ -279,10 +282,15 @@ static lg_status take_scale(lg_weights_walk *k, const lg_view *v, lg_mat *m) {
     return y ? convert(k, s, PLAIN, y) : LG_OK;
 }
 
+/* The types that a matrix may have. */
+static unsigned mat_types(const lg_weights_walk *k) {
+    return k->w->cfg.gguf ? FLOATS | BLOCKS : FLOATS_FP8;
+}
+
 static lg_status take_mat(lg_weights_walk *k, const char *name, uint32_t n_out, uint32_t n_in,
                           lg_mat *m) {
     lg_view *v;
-    LG_TRY(take(k, name, FLOATS_FP8, 2, (uint64_t[]){n_out, n_in}, &v));
+    LG_TRY(take(k, name, mat_types(k), 2, (uint64_t[]){n_out, n_in}, &v));
     put_mat(k, v->type, v->data, n_out, n_in, m);
     return take_scale(k, v, m);
 }
@@ -316,21 +324,22 @@ static lg_status take_stacked_experts(lg_weights_walk *k, uint32_t i, bool fused
                                       lg_layer_w *l) {
     const lg_config *c = &k->w->cfg;
     char name[NAME_BYTES];
+    unsigned types = FLOATS | (c->gguf ? BLOCKS : 0);
     lg_view *gate, *up, *down;
     uint64_t e = c->n_expert, n = c->n_ff_expert, h = c->n_embd;
     uint64_t step = fused ? 2 * n : n, up0 = fused ? n : 0;
     if (fused) {
         name_of(k, i, EXPERT_GATE_UP, name);
-        LG_TRY(take(k, name, FLOATS, 3, (uint64_t[]){e, 2 * n, h}, &gate));
+        LG_TRY(take(k, name, types, 3, (uint64_t[]){e, 2 * n, h}, &gate));
         up = gate;
     } else {
         layer_name(k, i, "ffn_gate_exps.weight", name);
-        LG_TRY(take(k, name, FLOATS, 3, (uint64_t[]){e, n, h}, &gate));
+        LG_TRY(take(k, name, types, 3, (uint64_t[]){e, n, h}, &gate));
         layer_name(k, i, "ffn_up_exps.weight", name);
-        LG_TRY(take(k, name, FLOATS, 3, (uint64_t[]){e, n, h}, &up));
+        LG_TRY(take(k, name, types, 3, (uint64_t[]){e, n, h}, &up));
     }
     name_of(k, i, EXPERT_DOWN, name);
-    LG_TRY(take(k, name, FLOATS, 3, (uint64_t[]){e, h, n}, &down));
+    LG_TRY(take(k, name, types, 3, (uint64_t[]){e, h, n}, &down));
     for (uint32_t x = 0; x < c->n_expert; x++) {
         lg_mlp_w *m = &l->expert[x];
         put_rows(k, gate, x * step, c->n_ff_expert, c->n_embd, &m->gate);
@@ -395,7 +404,7 @@ static lg_status take_attn_inputs(lg_weights_walk *k, uint32_t i, lg_layer_w *l)
         LG_TRY(layer_mat(k, i, ATTN_K, kv, h, &l->k));
         return layer_mat(k, i, ATTN_V, kv, h, &l->v);
     }
-    LG_TRY(take(k, name, FLOATS, 2, (uint64_t[]){(uint64_t)q + 2 * kv, h}, &v));
+    LG_TRY(take(k, name, FLOATS | BLOCKS, 2, (uint64_t[]){(uint64_t)q + 2 * kv, h}, &v));
     put_rows(k, v, 0, q, h, &l->q);
     put_rows(k, v, q, kv, h, &l->k);
     put_rows(k, v, (uint64_t)q + kv, kv, h, &l->v);
@@ -466,7 +475,8 @@ static lg_status take_ends(lg_weights_walk *k) {
         snprintf(embed, sizeof embed, "%sembed_tokens.weight", folder_root(k));
         snprintf(norm, sizeof norm, "%snorm.weight", folder_root(k));
     }
-    LG_TRY(take(k, embed, FLOATS, 2, (uint64_t[]){c->n_vocab, c->n_embd}, &v));
+    LG_TRY(take(k, embed, FLOATS | (c->gguf ? BLOCKS : 0), 2,
+                (uint64_t[]){c->n_vocab, c->n_embd}, &v));
     w->embed = *v;
     LG_TRY(take_vec(k, norm, c->n_embd, c->gguf ? PLAIN : ONE_PLUS, &w->final_norm));
     return take_head(k, v);
