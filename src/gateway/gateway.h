@@ -13,6 +13,7 @@
 
 #include "gateway/http.h"
 #include "gateway/openai.h"
+#include "gateway/tokenize.h"
 #include "link/link.h"
 #include "record/metrics.h"
 
@@ -123,7 +124,7 @@ void lg_server_stream_end(lg_conn *c);
 /* The job that will answer; NULL when it is done. */
 void lg_server_set_job(lg_conn *c, lg_job *job);
 
-#define LG_MAX_ROUTE  8
+#define LG_MAX_ROUTE  16
 #define LG_MAX_STATUS 16
 
 /* Counters and histograms of one gateway. */
@@ -181,6 +182,9 @@ typedef enum {
     LG_ROUTE_LIVE,
     LG_ROUTE_READY,
     LG_ROUTE_METRICS,
+    LG_ROUTE_TOKENIZE,
+    LG_ROUTE_DETOKENIZE,
+    LG_ROUTE_EMBEDDINGS,
     LG_ROUTE_OTHER
 } lg_route;
 

@@ -13,6 +13,13 @@
 bool lg_oai_open(const lg_oai_model *model, bool chat, const char *body, size_t len_bytes,
                  lg_oai_req **req, lg_oai_error *e);
 
+/* The table of fields. */
+const lg_field *lg_oai_fields(size_t *n);
+
+/* Tools as this format gives them; the members of p->messages. */
+lg_field_fn lg_oai_take_tools;
+bool lg_oai_check_messages(lg_parse *p);
+
 /* One choice's answer in the making.  Owned by the caller. */
 typedef struct lg_oai_out lg_oai_out;
 lg_status lg_oai_out_open(const lg_oai_req *req, uint32_t choice, lg_oai_out **out);

@@ -27,7 +27,7 @@ static bool take_prompt(lg_parse *p, const lg_field *f, const lg_json *v) {
     return true;
 }
 
-static bool take_tools(lg_parse *p, const lg_field *f, const lg_json *v) {
+bool lg_oai_take_tools(lg_parse *p, const lg_field *f, const lg_json *v) {
     char param[LG_REQUEST_PARAM];
     size_t i = 0;
     if (v->kind != LG_JSON_ARRAY) return lg_request_bad(p, f->name, v, "an array of tools");
@@ -150,7 +150,7 @@ static const lg_field fields[] = {
     {"logprobs", "", BOTH, take_logprobs, 0, 0, LG_MAX_TOP, false, 0},
     {"top_logprobs", "integer", LG_AT_CHAT, take_top_logprobs, 0, 0, LG_MAX_TOP, false, 0},
     /* chat */
-    {"tools", "array", LG_AT_CHAT, take_tools, 0, 0, 0, false, 0},
+    {"tools", "array", LG_AT_CHAT, lg_oai_take_tools, 0, 0, 0, false, 0},
     {"tool_choice", "", LG_AT_CHAT, take_tool_choice, 0, 0, 0, false, 0},
     {"enable_thinking", "boolean", LG_AT_CHAT, lg_request_take_thinking, 0, 0, 0, false, 0},
     {"chat_template_kwargs", "object", LG_AT_CHAT, lg_request_take_template_kwargs, 0, 0, 0,
@@ -213,7 +213,7 @@ static bool check_parts(lg_parse *p, const lg_json *content, size_t i_msg) {
 
 /* Members of messages: those that the chat format reads, those that are harmless, and those that must be empty, which
  * clients send back from an answer.  Shapes are checked by the chat format. */
-static bool check_messages(lg_parse *p) {
+bool lg_oai_check_messages(lg_parse *p) {
     static const char *const known[] = {
         "role",      "content",  "tool_calls", "reasoning_content",
         "reasoning", "thinking", "name",       "tool_call_id"};
@@ -287,7 +287,7 @@ static bool finish(lg_parse *p) {
     r->chat = p->at == LG_AT_CHAT;
     if (!combine_fields(p)) return false;
     if (r->chat)
-        return check_messages(p) && lg_request_render(p, p->messages) &&
+        return lg_oai_check_messages(p) && lg_request_render(p, p->messages) &&
                lg_request_check_length(p, "messages") &&
                lg_request_name_it(r, "chatcmpl-", p->e);
     if (!encode_prompt(p) || !lg_request_check_length(p, "prompt")) return false;
@@ -295,6 +295,11 @@ static bool finish(lg_parse *p) {
     if (!r->max_tokens)
         r->max_tokens = left < DEFAULT_COMPLETION ? (uint32_t)left : DEFAULT_COMPLETION;
     return lg_request_name_it(r, "cmpl-", p->e);
+}
+
+const lg_field *lg_oai_fields(size_t *n) {
+    *n = LG_COUNT(fields);
+    return fields;
 }
 
 bool lg_oai_open(const lg_oai_model *model, bool chat, const char *body, size_t len_bytes,

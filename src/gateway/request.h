@@ -96,10 +96,10 @@ struct lg_field {
 struct lg_parse {
     lg_oai_req *req;
     lg_oai_error *e;
-    uint32_t at;                              /* LG_AT_..., one */
-    const lg_json *messages, *tools, *prompt; /* as given */
-    const lg_json *system, *instructions;     /* other formats */
-    int thinking;                             /* enable_thinking: -1 not given, 0, 1 */
+    uint32_t at;                                 /* LG_AT_..., one */
+    const lg_json *messages, *tools, *prompt;    /* as given */
+    const lg_json *text, *system, *instructions; /* other formats */
+    int thinking;                                /* enable_thinking: -1 not given, 0, 1 */
     bool effort_none, no_tools, logprobs, stream_options;
     int top_logprobs; /* -1 not given */
     uint32_t max_tokens, max_completion_tokens;
@@ -165,6 +165,10 @@ bool lg_request_check_length(lg_parse *p, const char *param);
 bool lg_request_name_it(lg_oai_req *r, const char *prefix, lg_oai_error *e);
 
 /* ---- What routes.c needs of a wire format ---- */
+
+/* A body answered at once, without the engine: appends the answer's JSON.  On false *e is filled. */
+typedef bool lg_request_answer_fn(const lg_oai_model *model, const char *body, size_t len_bytes,
+                                  lg_buf *answer, lg_oai_error *e);
 
 typedef struct lg_out lg_out; /* one choice's answer in the making; each format has its own */
 

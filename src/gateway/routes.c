@@ -328,17 +328,36 @@ static void get_metrics(lg_gateway *g, lg_conn *c) {
     lg_buf_fini(&body);
 }
 
+/* A body that needs no engine is answered at once. */
+static void answer_body(lg_gateway *g, lg_conn *c, lg_route route, lg_request_answer_fn *fn,
+                        const lg_http *h) {
+    lg_oai_error e;
+    lg_buf body = {0};
+    if (g->model.n_ctx == 0) {
+        refuse(g, c, route, 503, "loading", "the model is still loading");
+    } else if (fn(&g->model, lg_buf_str(&h->body), h->body.len_bytes, &body, &e)) {
+        send_body(g, c, route, 200, "", &body);
+    } else {
+        lg_buf_fini(&body);
+        send_error(g, c, route, &e, retry_header(e.http));
+    }
+}
+
 static const struct {
     const char *path, *method;
     lg_route route;
-    void (*get)(lg_gateway *g, lg_conn *c); /* NULL: a job */
+    void (*get)(lg_gateway *g, lg_conn *c);
+    lg_request_answer_fn *answer; /* neither get nor answer: a job */
 } table[] = {
-    {"/v1/chat/completions", "POST", LG_ROUTE_CHAT, NULL},
-    {"/v1/completions", "POST", LG_ROUTE_COMPLETIONS, NULL},
-    {"/v1/models", "GET", LG_ROUTE_MODELS, get_models},
-    {"/live", "GET", LG_ROUTE_LIVE, get_live},
-    {"/ready", "GET", LG_ROUTE_READY, get_ready},
-    {"/metrics", "GET", LG_ROUTE_METRICS, get_metrics},
+    {"/v1/chat/completions", "POST", LG_ROUTE_CHAT, NULL, NULL},
+    {"/v1/completions", "POST", LG_ROUTE_COMPLETIONS, NULL, NULL},
+    {"/v1/models", "GET", LG_ROUTE_MODELS, get_models, NULL},
+    {"/live", "GET", LG_ROUTE_LIVE, get_live, NULL},
+    {"/ready", "GET", LG_ROUTE_READY, get_ready, NULL},
+    {"/metrics", "GET", LG_ROUTE_METRICS, get_metrics, NULL},
+    {"/tokenize", "POST", LG_ROUTE_TOKENIZE, NULL, lg_tokenize_text},
+    {"/detokenize", "POST", LG_ROUTE_DETOKENIZE, NULL, lg_tokenize_ids},
+    {"/v1/embeddings", "POST", LG_ROUTE_EMBEDDINGS, NULL, lg_tokenize_embed},
 };
 
 void lg_routes_handle(lg_gateway *g, lg_conn *c, lg_http *h) {
@@ -359,6 +378,8 @@ void lg_routes_handle(lg_gateway *g, lg_conn *c, lg_http *h) {
     }
     if (table[i].get)
         table[i].get(g, c);
+    else if (table[i].answer)
+        answer_body(g, c, table[i].route, table[i].answer, h);
     else
         start_job(g, c, table[i].route, h);
 }
