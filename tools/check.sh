@@ -3,7 +3,7 @@
 #
 # usage: tools/check.sh [long]
 # Release build with every quick test, then the unit tests in a build with ASan and UBSan.  `long` adds a clang build with
-# warnings as errors, the long tests and a minute of each fuzz target.  Reports: build*/meson-logs/testlog.*
+# warnings as errors, the long tests and FUZZ_SECONDS (60) of each fuzz target.  Reports: build*/meson-logs/testlog.*
 set -u
 cd "$(dirname "$0")/.."
 mode=${1:-quick}
@@ -47,7 +47,7 @@ if [ "$mode" = long ]; then
     CC=clang build build-clang -Dwerror=true && run build-clang --suite unit
     for target in fuzz/fuzz_*.c; do
         name=$(basename "$target" .c)
-        tools/fuzz.sh "$name" 60 || broken=$((broken + 1))
+        tools/fuzz.sh "$name" "${FUZZ_SECONDS:-60}" || broken=$((broken + 1))
     done
 fi
 
