@@ -1,7 +1,7 @@
 /* kern.c - choose the kernels for this processor: see kern.h.
  *
  * A level is usable when CPUID lists its instructions and XGETBV says that the system saves its registers.
- * Thread: any; detection runs once.  Test: tests/unit/test_kern.c */
+ * Thread: any; detection runs once.  Test: tests/unit/test_kern_level.c */
 #include "kern/kern.h"
 #include "kern/level.h"
 
