@@ -11,6 +11,7 @@ Prints each violation as FILE:LINE: rule, and exits 1 when there is one.
   opening     each source file opens with a comment that begins with its name
   length      files of src/ and cli/ have at most 700 lines
   mpi         one file at most includes mpi.h
+  paths       a file that a document or an opening comment names (a path, or a name with an ending of ours) is there
   text        no note that work is left, no path of one machine, no tab or space at the end of a line
 """
 import os
@@ -28,6 +29,7 @@ HEAP = r"\b(malloc|calloc|realloc|reallocarray|free|strdup|strndup|aligned_alloc
 VECTOR = r"\w*intrin\.h|arm_neon\.h|arm_sve\.h"
 DATA = ("tests/data/", "models/", "fuzz/corpus/", "LICENSE")
 MACHINE = "/" + "work/"
+PLACEHOLDER = r"STEM|NAME"
 LATER = r"\b(TO" + r"DO|FIX" + r"ME)\b"
 
 found = []
@@ -123,6 +125,19 @@ def check_text(path, text):
         report(path, line, "text: space at the end of the line")
 
 
+def check_paths(path, text, known):
+    """Names in backquotes of a document, and paths below our folders anywhere in a document or an opening comment."""
+    prose = text if path.endswith(".md") else text[: text.find("*/")]
+    quoted = r"`[^`\n]*`" if path.endswith(".md") else r"$^"
+    for m, line in lines_of(quoted, prose):
+        for name in re.findall(r"[\w./-]*\w\.(?:c|h|py|sh|md|build)\b", m.group(0)):
+            if not re.search(PLACEHOLDER, name) and not any(("/" + k).endswith("/" + name) for k in known):
+                report(path, line, "paths: %s is not in the tree" % name)
+    for m, line in lines_of(r"\b(?:src|cli|tests|tools|fuzz|docs|models|examples|include)/[\w./-]*\w\.(?:c|h|py|sh|md|build|jsonl)\b", prose):
+        if not re.search(PLACEHOLDER, m.group(0)) and m.group(0) not in known:
+            report(path, line, "paths: %s is not in the tree" % m.group(0))
+
+
 def check_format(paths):
     try:
         run = subprocess.run(["clang-format", "--dry-run"] + paths, cwd=ROOT, stderr=subprocess.PIPE)
@@ -137,7 +152,8 @@ def main():
     with open(os.path.join(ROOT, "include/lignum.h")) as f:
         public = set(re.findall(r"(?m)^LG_API[^;]*?\b(\w+)\(", f.read()))
     c_files, mpi = [], []
-    for path in files():
+    known = set(files())
+    for path in sorted(known):
         if path.startswith(DATA):
             continue
         with open(os.path.join(ROOT, path), "rb") as f:
@@ -150,6 +166,8 @@ def main():
             report(path, 1, "text: not UTF-8")
             continue
         check_text(path, text)
+        if path.endswith((".md", ".c", ".h")):
+            check_paths(path, text, known)
         if path.endswith((".c", ".h")):
             c_files.append(path)
             check_c(path, text, public)
