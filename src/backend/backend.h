@@ -14,6 +14,7 @@ typedef struct lg_backend lg_backend;
 
 typedef struct lg_backend_opt {
     uint32_t n_slot;  /* sequence states */
+    uint32_t n_snap;  /* snapshots of sequence states */
     uint32_t n_page;  /* KV pages of LG_PAGE_TOK positions (all attention layers together) */
     uint32_t max_tok; /* rows in a step */
     uint32_t max_seq; /* sequences in a step */
@@ -30,6 +31,7 @@ typedef struct lg_backend_opt {
 typedef struct lg_backend_plan {
     uint64_t page_bytes;    /* one page, all attention layers */
     uint64_t slot_bytes;    /* one slot, all GDN layers */
+    uint64_t snap_bytes;    /* one snapshot of a slot */
     uint64_t scratch_bytes; /* step scratch for max_tok, max_seq, max_out */
 } lg_backend_plan;
 void lg_backend_plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
@@ -60,6 +62,11 @@ typedef struct lg_sampled {
     bool nonfinite; /* the row held NaN or infinity: id means nothing */
 } lg_sampled;
 
+/* Take snapshot `snap` of a sequence's state as it is after the first n_row rows of the step (1 <= n_row <= n_tok). */
+typedef struct lg_batch_save {
+    uint32_t n_row, snap;
+} lg_batch_save;
+
 /* One sequence's rows in a step. */
 typedef struct lg_batch_seq {
     uint32_t slot; /* state slot */
@@ -71,6 +78,8 @@ typedef struct lg_batch_seq {
         page0; /* first entry in lg_batch.page; entry i holds positions i * LG_PAGE_TOK ... */
     uint32_t n_out;            /* the last n_out rows give logits (0: none yet) */
     const lg_sampler *sampler; /* chooses a token from the last row; NULL: logits only */
+    const lg_batch_save *save; /* [n_save], n_row ascending */
+    uint32_t n_save;
 } lg_batch_seq;
 
 /* A step.  Rows are in the order of sequences, without gaps; a sequence appears at most once. */
@@ -99,7 +108,16 @@ void lg_sample(const lg_sampler *s, float *logits, uint32_t n_vocab, uint32_t n_
                void *work, lg_sampled *out);
 size_t lg_sample_work_bytes(uint32_t n_vocab);
 
-/* ---- state of a slot, for tests (and snapshots later) ---- */
+/* ---- snapshots: the recurrent state of a slot, kept aside bit for bit (keys and values stay in their pages) ---- */
+
+/* Copy the state of a slot that holds n_tok tokens (>= 1) to snapshot `snap`, or back.  Between two steps. */
+void lg_backend_save(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap);
+void lg_backend_load(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap);
+
+/* Copy the keys and values of page `from` to page `to`, so that a sequence can go on in the middle of a shared page. */
+void lg_backend_copy_page(lg_backend *be, uint32_t from, uint32_t to);
+
+/* ---- state of a slot, for tests ---- */
 
 /* Copy the recurrent state of GDN layer `layer` of a slot that holds n_tok tokens, open rows folded in: s [n_v_head][d_k][d_v];
  * conv [3][conv_dim] raw rows, oldest first.  Either may be NULL. */

@@ -19,6 +19,7 @@
 #define N_SEQ    5
 #define SEQ_PAGE 3
 #define N_PAGE   (N_SEQ * SEQ_PAGE + 2)
+#define N_SNAP   4
 
 typedef struct exact_model {
     const char *name;
@@ -44,6 +45,7 @@ static lg_backend *open_backend(const exact_model *m, int n_thread, const char *
     lg_backend *be = NULL;
     lg_err err = {0};
     lg_backend_opt opt = {.n_slot = N_SEQ + 1,
+                          .n_snap = N_SNAP,
                           .n_page = N_PAGE,
                           .max_tok = N_SEQ * N_TOK,
                           .max_seq = N_SEQ,
@@ -322,6 +324,70 @@ static void test_ragged_mixes_with_places_shuffled(void **state) {
     }
 }
 
+/* Rows [pos, end) of sequence 0 in slot 2, with snapshots on the way. */
+static const float *run_saving(const exact_model *m, lg_backend *be, uint32_t slot,
+                               const uint32_t *page, uint32_t pos, uint32_t end,
+                               const lg_batch_save *save, uint32_t n_save) {
+    lg_batch_seq seq = {.slot = slot,
+                        .pos = pos,
+                        .n_tok = end - pos,
+                        .n_out = 1,
+                        .save = save,
+                        .n_save = n_save};
+    lg_batch batch = {.tok = m->tok[0] + pos,
+                      .n_tok = end - pos,
+                      .seq = &seq,
+                      .n_seq = 1,
+                      .page = page,
+                      .n_page = SEQ_PAGE};
+    lg_step_out out = {0};
+    assert_int_equal(lg_backend_step(be, &batch, &out), LG_OK);
+    return out.logits;
+}
+
+/* A snapshot taken anywhere, inside a step or after one, with its page copied where it is shared: the rest of the text
+ * gives the bits of a run without it, in another slot, after the first one went on. */
+static void test_snapshots_at_every_position(void **state) {
+    (void)state;
+    for (size_t k = 0; k < LG_COUNT(models); k++) {
+        const exact_model *m = &models[k];
+        result r = take_result(m);
+        lg_backend *be = open_backend(m, 2, NULL);
+        const float *want = m->logits[0] + (size_t)(N_TOK - 1) * m->w->cfg.n_vocab;
+        for (uint32_t cut = 1; cut < N_TOK; cut += m->w->cfg.n_expert ? 3 : 1) {
+            uint32_t next = cut + 1 + cut % 40, n = next < N_TOK ? 2 : 1;
+            lg_batch_save save[2] = {{cut, 3}, {next, 1}};
+            const float *got = run_saving(m, be, 2, home.page, 0, N_TOK, save, cut % 2 ? n : 0);
+            assert_memory_equal(got, want, m->w->cfg.n_vocab * sizeof(float));
+            if (cut % 2 == 0) { /* after a step instead */
+                run_saving(m, be, 2, home.page, 0, cut, NULL, 0);
+                lg_backend_save(be, 2, cut, 3);
+                run_saving(m, be, 2, home.page, cut, N_TOK, NULL, 0);
+                n = 1;
+            }
+            read_states(m, be, 2, N_TOK, r.state);
+            assert_memory_equal(r.state, m->state[0], m->n_state * sizeof(float));
+            for (uint32_t i = 0; i < n; i++) {
+                uint32_t at = save[i].n_row, own[SEQ_PAGE] = {5, 6, 7};
+                for (uint32_t p = 0; p < at / LG_PAGE_TOK; p++) own[p] = home.page[p];
+                if (at % LG_PAGE_TOK)
+                    lg_backend_copy_page(be, home.page[at / LG_PAGE_TOK],
+                                         own[at / LG_PAGE_TOK]);
+                memset(be->slot + 4 * be->lay.slot, 0xff, be->lay.slot * sizeof(float));
+                lg_backend_load(be, 4, at, save[i].snap);
+                got = run_saving(m, be, 4, own, at, N_TOK, NULL, 0);
+                if (memcmp(got, want, m->w->cfg.n_vocab * sizeof(float)))
+                    fail_msg("%s: from the snapshot at %u", m->name, at);
+                read_states(m, be, 4, N_TOK, r.state);
+                assert_memory_equal(r.state, m->state[0], m->n_state * sizeof(float));
+            }
+            rig_poison(be);
+        }
+        lg_backend_close(&be);
+        free_result(&r);
+    }
+}
+
 static void test_a_step_allocates_nothing(void **state) {
     (void)state;
     const exact_model *m = &models[0];
@@ -342,6 +408,7 @@ int main(void) {
                                        cmocka_unit_test(test_levels_and_threads),
                                        cmocka_unit_test(test_attention_divided_by_pages),
                                        cmocka_unit_test(test_ragged_mixes_with_places_shuffled),
+                                       cmocka_unit_test(test_snapshots_at_every_position),
                                        cmocka_unit_test(test_a_step_allocates_nothing)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

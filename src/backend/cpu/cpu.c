@@ -132,6 +132,7 @@ void lg_backend_plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int 
     carve(&a, cfg, opt, n_thread, &s);
     plan->page_bytes = lay.page * sizeof(float);
     plan->slot_bytes = lay.slot * sizeof(float);
+    plan->snap_bytes = lay.slot * sizeof(float);
     plan->scratch_bytes = a.used_bytes;
 }
 
@@ -166,14 +167,15 @@ lg_status lg_backend_open(const lg_weights *w, const lg_backend_opt *opt, lg_poo
     lg_backend_plan_bytes(be->cfg, opt, be->n_thread, &plan);
     be->page = take_pool(opt->n_page, plan.page_bytes);
     be->slot = take_pool(opt->n_slot, plan.slot_bytes);
+    be->snap = take_pool(opt->n_snap, plan.snap_bytes);
     be->block = take_pool(1, plan.scratch_bytes);
-    if (!be->page || !be->slot || !be->block) {
+    if (!be->page || !be->slot || !be->snap || !be->block) {
         lg_backend_close(&be);
         return LG_FAIL(
             err, LG_E_NOMEM,
-            "backend: no memory for %u pages of %llu bytes, %u slots of %llu bytes and "
-            "%llu bytes of scratch",
-            opt->n_page, (unsigned long long)plan.page_bytes, opt->n_slot,
+            "backend: no memory for %u pages of %llu bytes, %u slots and %u snapshots of %llu "
+            "bytes and %llu bytes of scratch",
+            opt->n_page, (unsigned long long)plan.page_bytes, opt->n_slot, opt->n_snap,
             (unsigned long long)plan.slot_bytes, (unsigned long long)plan.scratch_bytes);
     }
     lg_arena a;
@@ -187,6 +189,7 @@ void lg_backend_close(lg_backend **be) {
     if (!*be) return;
     lg_mem_free((*be)->page);
     lg_mem_free((*be)->slot);
+    lg_mem_free((*be)->snap);
     lg_mem_free((*be)->block);
     LG_FREE(*be);
 }
@@ -207,6 +210,9 @@ static void place_rows(lg_backend *be, const lg_batch *b) {
         uint32_t n_page = be->lay.n_attn ? (q->pos + q->n_tok - 1) / LG_PAGE_TOK + 1 : 0;
         LG_ASSERT(q->page0 <= b->n_page && n_page <= b->n_page - q->page0);
         for (uint32_t p = 0; p < n_page; p++) LG_ASSERT(b->page[q->page0 + p] < be->opt.n_page);
+        for (uint32_t k = 0, low = 1; k < q->n_save; low = q->save[k++].n_row + 1)
+            LG_ASSERT(q->save[k].snap < be->opt.n_snap && q->save[k].n_row >= low &&
+                      q->save[k].n_row <= q->n_tok);
         for (uint32_t t = 0; t < q->n_tok; t++, n_row++) {
             LG_ASSERT(b->tok[n_row] < be->cfg->n_vocab);
             s->pos[n_row] = q->pos + t;

@@ -5,6 +5,7 @@
  *   attn.c   gated attention over KV pages
  *   gdn.c    Gated DeltaNet over state slots
  *   moe.c    router, grouped experts, shared expert, combination; the dense MLP
+ *   snap.c   snapshots of slots, copies of pages
  *   head.c   final norm, head and sampling of the output rows
  *
  * A step is a chain of stages; a stage is one parallel region on the pool, and all its tasks are independent.  Which
@@ -110,6 +111,7 @@ struct lg_backend {
     lg_cpu_layout lay;
     float *page; /* [n_page][lay.page], owned */
     float *slot; /* [n_slot][lay.slot], owned */
+    float *snap; /* [n_snap][lay.slot], owned: slots kept aside */
     void *block; /* owned; scratch points into it */
     lg_cpu_scratch s;
     const lg_batch *batch; /* of the running step */
@@ -133,6 +135,11 @@ static inline float *lg_cpu_slot(const lg_backend *be, uint32_t slot, uint32_t l
     return be->slot + slot * be->lay.slot + be->lay.idx[layer] * be->lay.gdn;
 }
 
+/* The same place in a snapshot. */
+static inline float *lg_cpu_snap(const lg_backend *be, uint32_t snap, uint32_t layer) {
+    return be->snap + snap * be->lay.slot + be->lay.idx[layer] * be->lay.gdn;
+}
+
 /* Hand an intermediate to the tracer, when there is one. */
 static inline void lg_cpu_trace(const lg_backend *be, int layer, const char *name,
                                 const float *data, size_t n_row, size_t n_col, size_t ld) {
@@ -150,6 +157,12 @@ void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job);
 /* Sum n_row rows into the residual stream and norm them: x += mix, then xn = norm(x) with weights `norm` (NULL: no norm).  With
  * shared_gate also sg = xn . shared_gate. */
 void lg_cpu_residual(lg_backend *be, const float *norm, const float *shared_gate);
+
+/* ---- snap.c ---- */
+
+/* Copy what belongs to key head kh (with its value heads) of one layer of a slot that holds n_tok tokens. */
+void lg_cpu_snap_head(const lg_backend *be, uint32_t kh, uint32_t n_tok, const float *from,
+                      float *to);
 
 /* ---- one function a stage group; each reads s.xn and writes s.mix ---- */
 

@@ -2,7 +2,7 @@
  *
  * In: s.xn.  Out: s.mix, and the layer's part of each sequence's slot (state, open rows, last raw rows).
  * Tasks of the middle stage: (sequence, key head) with the value heads that share it.  A slot of a sequence at position 0
- * is written, never read.  Thread: engine and pool.  Test: tests/unit/test_golden.c, tests/unit/test_exact.c */
+ * is written, never read.  Where a snapshot is wanted, the rows are cut and each task copies its part of the slot there.  Thread: engine and pool.  Test: tests/unit/test_golden.c, tests/unit/test_exact.c */
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
@@ -76,14 +76,14 @@ static void value_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, u
     }
 }
 
-static void head_task(void *ctx, size_t task, int thread) {
-    const gdn_ctx *c = ctx;
+/* Some rows of one sequence, one key head: their outputs, and the state after them. */
+static void run_rows(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, float *state,
+                     int thread) {
     const lg_backend *be = c->be;
     const lg_config *cfg = be->cfg;
     const lg_cpu_scratch *s = &be->s;
-    const lg_batch_seq *seq = &be->batch->seq[task / cfg->n_k_head];
-    uint32_t kh = (uint32_t)(task % cfg->n_k_head), ratio = cfg->n_v_head / cfg->n_k_head;
-    float *state = lg_cpu_slot(be, seq->slot, c->layer);
+    uint32_t ratio = cfg->n_v_head / cfg->n_k_head;
+    size_t keys = (size_t)cfg->n_k_head * cfg->d_k;
     conv_head(c, seq, kh, state + be->lay.conv);
     for (uint32_t j = 0; j < ratio; j++) {
         uint32_t vh = lg_config_v_head(cfg, kh, j);
@@ -94,10 +94,28 @@ static void head_task(void *ctx, size_t task, int thread) {
         }
         value_head(c, seq, kh, vh, state, thread);
     }
-    size_t keys = (size_t)cfg->n_k_head * cfg->d_k;
     lg_gdn_keep_k(s->qk + seq->tok0 * 2 * keys + keys + (size_t)kh * cfg->d_k, 2 * keys,
                   cfg->d_k, seq->n_tok, seq->pos % LG_GDN_C,
                   state + be->lay.open_k + (size_t)kh * cfg->d_k * LG_GDN_C);
+}
+
+static void head_task(void *ctx, size_t task, int thread) {
+    const gdn_ctx *c = ctx;
+    const lg_backend *be = c->be;
+    const lg_batch_seq *seq = &be->batch->seq[task / be->cfg->n_k_head];
+    uint32_t kh = (uint32_t)(task % be->cfg->n_k_head);
+    float *state = lg_cpu_slot(be, seq->slot, c->layer);
+    lg_batch_seq part = *seq;
+    for (uint32_t i = 0; i <= seq->n_save; i++) {
+        uint32_t end = seq->tok0 + (i < seq->n_save ? seq->save[i].n_row : seq->n_tok);
+        part.n_tok = end - part.tok0;
+        if (part.n_tok) run_rows(c, &part, kh, state, thread);
+        part.pos += part.n_tok;
+        part.tok0 = end;
+        if (i < seq->n_save)
+            lg_cpu_snap_head(be, kh, part.pos, state,
+                             lg_cpu_snap(be, seq->save[i].snap, c->layer));
+    }
 }
 
 static void trace_middle(const lg_backend *be, int layer) {
