@@ -13,6 +13,17 @@ float lg_num_f16(uint16_t h) {
     return lg_num_float_of_bits(sign | (exp + 112u) << 23 | frac << 13);
 }
 
+uint16_t lg_num_to_f16(float f) {
+    uint32_t u = lg_num_bits_of_float(f), sign = (u >> 16) & 0x8000u;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
+    if (u >= 0x47800000u) return (uint16_t)(sign | 0x7c00u); /* 2^16 and more */
+    if (u < 0x38800000u)                                     /* below 2^-14: steps of 2^-24 */
+        return (uint16_t)(sign | (uint32_t)lrintf(lg_num_float_of_bits(u) * 0x1p24f));
+    u += 0xfffu + ((u >> 13) & 1u);
+    return (uint16_t)(sign | (u - 0x38000000u) >> 13);
+}
+
 float lg_num_e4m3(uint8_t b) {
     uint32_t exp = (b >> 3) & 15u, frac = b & 7u;
     float v;

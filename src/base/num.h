@@ -55,6 +55,9 @@ static inline uint16_t lg_num_to_bf16(float f) {
 /* IEEE binary16 bits -> float. */
 float lg_num_f16(uint16_t h);
 
+/* float -> IEEE binary16 bits, nearest even; what is too large becomes infinite, a NaN stays a NaN. */
+uint16_t lg_num_to_f16(float f);
+
 /* OCP FP8 E4M3 (no infinities, 0x7f and 0xff are NaN) -> float. */
 float lg_num_e4m3(uint8_t b);
 
