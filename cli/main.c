@@ -19,6 +19,7 @@ static const command table[] = {
     {"bench", lg_bench_main, "measure the speed of prompts and answers"},
     {"inspect", lg_inspect_main, "show what a model holds and needs"},
     {"serve", lg_serve_main, "serve a model to OpenAI-compatible clients"},
+    {"keys", lg_keys_main, "keep the API keys of serve"},
     {"worker", lg_worker_main, "run the engine for a gateway"},
     {NULL, NULL, NULL},
 };

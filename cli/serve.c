@@ -27,6 +27,15 @@ static const char help[] =
     "      --drain SECONDS how long answers may go on after SIGTERM (default: 30)\n"
     "      --restart-deadline SECONDS\n"
     "                      how long answers wait for a lost worker (default: 60)\n"
+    "\n"
+    "Who may use it (docs/SECURITY.md):\n"
+    "      --keys FILE     API keys, made by `lignum keys`; read again at SIGHUP\n"
+    "      --allow-host NAME\n"
+    "                      a name in the Host header to accept beside this machine's own\n"
+    "      --cors-origin ORIGIN\n"
+    "                      web pages that may ask, such as https://example.com; * for all\n"
+    "      --insecure      let others reach it without keys or without TLS\n"
+    "\n"
     "      --worker FILE   program to start as the worker (default: this one)\n"
     "      --help          print this\n"
     "\n"
@@ -45,6 +54,10 @@ enum {
     OPT_DRAIN,
     OPT_RESTART,
     OPT_WORKER,
+    OPT_KEYS,
+    OPT_ALLOW_HOST,
+    OPT_CORS,
+    OPT_INSECURE,
     OPT_HELP
 };
 
@@ -60,6 +73,10 @@ static const struct option longs[] = {
     {"drain", required_argument, NULL, OPT_DRAIN},
     {"restart-deadline", required_argument, NULL, OPT_RESTART},
     {"worker", required_argument, NULL, OPT_WORKER},
+    {"keys", required_argument, NULL, OPT_KEYS},
+    {"allow-host", required_argument, NULL, OPT_ALLOW_HOST},
+    {"cors-origin", required_argument, NULL, OPT_CORS},
+    {"insecure", no_argument, NULL, OPT_INSECURE},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0}};
 
@@ -75,6 +92,28 @@ static void add_arg(serve_opt *o, const char *name, char *value) {
     LG_ASSERT(o->n_arg + 3 < LG_COUNT(o->arg));
     o->arg[o->n_arg++] = (char *)name;
     o->arg[o->n_arg++] = value;
+}
+
+/* Add a text to a list of at most LG_GUARD_MAX_NAME - 1. */
+static bool add_name(const char *argv0, const char *option, const char **list, uint32_t *n) {
+    if (*n + 1 >= LG_GUARD_MAX_NAME) {
+        fprintf(stderr, "%s: %s: at most %u times\n", argv0, option, LG_GUARD_MAX_NAME - 1);
+        return false;
+    }
+    list[(*n)++] = optarg;
+    return true;
+}
+
+/* Options about who may use the endpoint. */
+static bool take_secure(lg_gateway_opt *g, const char *argv0, int c) {
+    switch (c) {
+    case OPT_KEYS: g->keys_path = optarg; return true;
+    case OPT_INSECURE: g->insecure = true; return true;
+    case OPT_ALLOW_HOST:
+        return add_name(argv0, "--allow-host", g->allow_host, &g->n_allow_host);
+    case OPT_CORS: return add_name(argv0, "--cors-origin", g->cors_origin, &g->n_cors_origin);
+    default: return false;
+    }
 }
 
 /* One option; worker options are checked here and passed on as text. */
@@ -111,7 +150,7 @@ static bool take(serve_opt *o, const char *argv0, int c) {
         if (!lg_option_u64(argv0, "--restart-deadline", optarg, 1, 86400, &v)) return false;
         o->gate.restart_us = v * 1000000;
         return true;
-    default: return false;
+    default: return take_secure(&o->gate, argv0, c);
     }
 }
 

@@ -8,7 +8,7 @@
 # Does nothing, quickly, when all are there.  Installs as root or through sudo; otherwise says what to install and fails.
 set -eu
 
-packages="meson ninja-build pkgconf gcc libc6-dev libpcre2-dev libutf8proc-dev libevent-dev libcmocka-dev"
+packages="meson ninja-build pkgconf gcc libc6-dev libpcre2-dev libutf8proc-dev libevent-dev libsodium-dev libssl-dev libcmocka-dev"
 case "${1:-build}" in
 build) ;;
 check) packages="$packages clang-format python3 python3-venv" ;;

@@ -10,7 +10,8 @@ static const char *const route_name[] = {"chat",       "completions", "models", 
                                          "ready",      "metrics",     "tokenize", "detokenize",
                                          "embeddings", "other"};
 /* 499: the client left before its answer was complete. */
-static const int status_code[] = {200, 400, 404, 405, 408, 413, 429, 431, 499, 500, 501, 503};
+static const int status_code[] = {200, 400, 401, 403, 404, 405, 408,
+                                  413, 429, 431, 499, 500, 501, 503};
 
 _Static_assert(LG_COUNT(route_name) <= LG_MAX_ROUTE, "rows");
 _Static_assert(LG_COUNT(status_code) < LG_MAX_STATUS, "columns, and one for other codes");

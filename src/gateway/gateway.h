@@ -3,7 +3,8 @@
  *   server     sockets, connections, limits, signals, drain      http      HTTP/1.1 requests out of bytes
  *   routes     one function for each route; jobs                 openai    the OpenAI wire format, no I/O
  *   supervise  the worker process, requests in flight            outparse  output text -> reasoning, content, calls
- *   expose     what GET /metrics says
+ *   expose     what GET /metrics says                   guard     Host, Origin and key of a request
+ *   listen     listening sockets                        keys      hashed keys, roles, limits
  *
  * A request's way: server reads it -> routes finds the route, openai parses it -> one job with one flight for each
  * choice -> supervise sends them over the link -> events come back -> openai writes -> server sends.
@@ -11,6 +12,7 @@
 #ifndef LG_GATEWAY_GATEWAY_H
 #define LG_GATEWAY_GATEWAY_H
 
+#include "gateway/guard.h"
 #include "gateway/http.h"
 #include "gateway/openai.h"
 #include "gateway/tokenize.h"
@@ -30,9 +32,16 @@ typedef struct lg_gateway_opt {
     uint32_t max_conn;        /* connections at one time */
     uint32_t max_flight;      /* answers in the making at one time */
     uint64_t head_us, body_us,
-        idle_us;         /* deadlines: a request's head, its body, the next request */
-    uint64_t drain_us;   /* how long answers may go on after SIGTERM */
-    uint64_t restart_us; /* how long answers wait for a lost worker */
+        idle_us;           /* deadlines: a request's head, its body, the next request */
+    uint64_t drain_us;     /* how long answers may go on after SIGTERM */
+    uint64_t restart_us;   /* how long answers wait for a lost worker */
+    const char *keys_path; /* NULL: nobody is asked for a key */
+    const char *tls_cert, *tls_key, *tls_client_ca; /* files; NULL: no TLS */
+    bool insecure; /* listen beyond this machine without keys or TLS */
+    const char *allow_host[LG_GUARD_MAX_NAME];
+    uint32_t n_allow_host;
+    const char *cors_origin[LG_GUARD_MAX_NAME];
+    uint32_t n_cors_origin;
 } lg_gateway_opt;
 
 void lg_gateway_opt_init(lg_gateway_opt *opt);
@@ -124,6 +133,13 @@ void lg_server_stream_end(lg_conn *c);
 /* The job that will answer; NULL when it is done. */
 void lg_server_set_job(lg_conn *c, lg_job *job);
 
+/* Whose request it is, until it is answered; NULL when no keys are asked for. */
+void lg_server_set_key(lg_conn *c, lg_key *key);
+lg_key *lg_server_get_key(const lg_conn *c);
+
+/* Header lines that go with the answer, whatever it is. */
+lg_buf *lg_server_headers(lg_conn *c);
+
 #define LG_MAX_ROUTE  16
 #define LG_MAX_STATUS 16
 
@@ -146,6 +162,7 @@ typedef struct lg_gateway {
     lg_super *sup;
     lg_tokenizer *tok;
     lg_oai_model model;
+    lg_guard guard;
     bool draining;
     uint32_t n_job;
     lg_job *jobs; /* list */
@@ -153,6 +170,10 @@ typedef struct lg_gateway {
 } lg_gateway;
 
 /* ---- routes.c ---- */
+
+/* Called once for each request when its head is complete and, unless it came with it, none of its body is taken.  False:
+ * the request has been refused (or was a CORS preflight) and answered. */
+bool lg_routes_admit(lg_gateway *g, lg_conn *c, lg_http *h);
 
 /* Answer the complete request `h` of connection c, at once or later through a job. */
 void lg_routes_handle(lg_gateway *g, lg_conn *c, lg_http *h);

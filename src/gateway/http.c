@@ -78,6 +78,27 @@ static bool list_has(const char *list, const char *word) {
     return false;
 }
 
+/* Headers whose value is kept by its place in the head. */
+static lg_status noted_header(lg_http *h, const char *name, const char *value) {
+    const struct {
+        const char *name, *twice;
+        size_t *at;
+    } row[] = {
+        {"host", "more than one Host", &h->host_at},
+        {"authorization", "more than one Authorization", &h->authorization_at},
+        {"x-api-key", "more than one X-Api-Key", &h->api_key_at},
+        {"origin", "more than one Origin", &h->origin_at},
+        {"access-control-request-headers", "more than one Access-Control-Request-Headers",
+         &h->cors_headers_at},
+    };
+    for (size_t i = 0; i < LG_COUNT(row); i++) {
+        if (strcasecmp(name, row[i].name) != 0) continue;
+        if (*row[i].at) return refuse(h, 400, row[i].twice);
+        *row[i].at = (size_t)(value - h->head.data);
+    }
+    return LG_OK;
+}
+
 static lg_status known_header(lg_http *h, const char *name, const char *value) {
     if (strcasecmp(name, "content-length") == 0) return content_length(h, value);
     if (strcasecmp(name, "transfer-encoding") == 0) {
@@ -86,9 +107,6 @@ static lg_status known_header(lg_http *h, const char *name, const char *value) {
         if (strcasecmp(value, "chunked") != 0)
             return refuse(h, 501, "only the transfer encoding \"chunked\" is understood");
         h->chunked = true;
-    } else if (strcasecmp(name, "host") == 0) {
-        if (h->has_host) return refuse(h, 400, "more than one Host");
-        h->has_host = true;
     } else if (strcasecmp(name, "connection") == 0) {
         if (list_has(value, "close"))
             h->keep_alive = false;
@@ -98,7 +116,7 @@ static lg_status known_header(lg_http *h, const char *name, const char *value) {
         if (strcasecmp(value, "100-continue") != 0) return refuse(h, 417, "unknown Expect");
         h->expect_continue = true;
     }
-    return LG_OK;
+    return noted_header(h, name, value);
 }
 
 static lg_status header_line(lg_http *h, char *line, bool trailer) {
@@ -118,7 +136,7 @@ static lg_status header_line(lg_http *h, char *line, bool trailer) {
 
 static lg_status head_end(lg_http *h) {
     if (!h->has_line) return refuse(h, 400, "no request line");
-    if (!h->has_host && !h->http10) return refuse(h, 400, "no Host header");
+    if (!h->host_at && !h->http10) return refuse(h, 400, "no Host header");
     if (h->chunked && h->has_length)
         return refuse(h, 400, "Content-Length together with Transfer-Encoding");
     if (h->chunked)
@@ -239,6 +257,8 @@ const char *lg_http_status_text(int status) {
     switch (status) {
     case 200: return "OK";
     case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";

@@ -1,7 +1,7 @@
 /* http.h - HTTP/1.1 requests out of bytes, without I/O.
  *
  * Strict where tolerance is dangerous (RFC 9112): lines end with CRLF, no folded headers, no space before a colon, one
- * Content-Length, never together with Transfer-Encoding, exactly one Host.  The sizes of head and body are bounded.
+ * Content-Length, never together with Transfer-Encoding, exactly one Host; headers that name the client come once.  The sizes of head and body are bounded.
  * One reader reads one request; what follows it (pipelining) is left to the caller.
  * Thread: gateway.  Test: tests/unit/test_http.c, fuzz/fuzz_http.c */
 #ifndef LG_GATEWAY_HTTP_H
@@ -36,7 +36,9 @@ typedef struct lg_http {
     bool has_line;             /* the request line has been read */
     bool http10, keep_alive;
     bool expect_continue; /* the client waits for 100 before it sends the body */
-    bool has_length, chunked, has_host;
+    bool has_length, chunked;
+    size_t host_at, authorization_at, api_key_at, origin_at; /* in head; 0 = no such header */
+    size_t cors_headers_at; /* Access-Control-Request-Headers */
     /* valid after an error: the answer */
     int status;
     const char *reason;
@@ -58,6 +60,11 @@ static inline const char *lg_http_method(const lg_http *h) {
 }
 static inline const char *lg_http_path(const lg_http *h) {
     return h->head.data + h->path_at;
+}
+
+/* The value of a header noted above by its offset, NUL-terminated; NULL when it was not sent. */
+static inline char *lg_http_value(const lg_http *h, size_t at) {
+    return at ? h->head.data + at : NULL;
 }
 
 void lg_http_reset(lg_http *h);

@@ -31,6 +31,7 @@ struct lg_job {
     uint32_t n_done;
     bool began; /* the stream's head is sent */
     uint64_t start_us;
+    lg_key *key; /* whose tokens these are, or NULL */
     lg_buf sse;
 };
 
@@ -86,6 +87,15 @@ static void refuse(lg_gateway *g, lg_conn *c, lg_route route, int http, const ch
     send_error(g, c, route, &e, retry_header(http));
 }
 
+/* The guard or the key's limits say no. */
+static void refuse_key(lg_gateway *g, lg_conn *c, lg_route route, const lg_keys_refusal *why) {
+    char headers[64] = "";
+    lg_oai_error e = error_of(why->http, why->code, why->msg);
+    if (why->http == 401) snprintf(headers, sizeof headers, "WWW-Authenticate: Bearer\r\n");
+    if (why->retry_s) snprintf(headers, sizeof headers, "Retry-After: %u\r\n", why->retry_s);
+    send_error(g, c, route, &e, headers);
+}
+
 void lg_routes_bad(lg_gateway *g, lg_conn *c, int status, const char *reason) {
     refuse(g, c, LG_ROUTE_OTHER, status, "bad_http_request", reason);
 }
@@ -102,6 +112,7 @@ static void job_free(lg_job *j) {
     if (j->next) j->next->prev = j->prev;
     g->n_job--;
     if (j->conn) lg_server_set_job(j->conn, NULL);
+    if (j->key) lg_keys_end(j->key);
     lg_oai_close(&j->req);
     lg_buf_fini(&j->sse);
     lg_mem_free(j);
@@ -178,6 +189,7 @@ static void count_token(lg_job *j, choice *ch) {
     lg_gateway_stats *s = &j->g->stats;
     uint64_t now = lg_clock_us();
     s->n_generated_tok++;
+    if (j->key) lg_keys_spend(j->key, 1);
     if (ch->last_us)
         lg_metrics_hist_add(&s->itl, (double)(now - ch->last_us) * 1e-6);
     else
@@ -257,8 +269,16 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
         send_error(g, c, route, &err, retry_header(err.http));
         return;
     }
+    lg_key *key = lg_server_get_key(c);
+    lg_keys_refusal why;
+    if (key && !lg_keys_begin(key, req->ids.n, &req->max_tokens, lg_clock_us(), &why)) {
+        lg_oai_close(&req);
+        refuse_key(g, c, route, &why);
+        return;
+    }
     lg_job *j = lg_mem_alloc(sizeof *j);
     if (!j) {
+        if (key) lg_keys_end(key);
         lg_oai_close(&req);
         refuse(g, c, route, 503, "out_of_memory", "no memory for the request");
         return;
@@ -269,6 +289,7 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
     j->wire = wire_of(route);
     j->req = req;
     j->start_us = lg_clock_us();
+    j->key = key;
     j->next = g->jobs;
     if (j->next) j->next->prev = j;
     g->jobs = j;
@@ -360,10 +381,38 @@ static const struct {
     {"/v1/embeddings", "POST", LG_ROUTE_EMBEDDINGS, NULL, lg_tokenize_embed},
 };
 
-void lg_routes_handle(lg_gateway *g, lg_conn *c, lg_http *h) {
-    char text[160];
+/* Row of the table for this path, or LG_COUNT(table). */
+static size_t find_route(const lg_http *h) {
     size_t i = 0;
     while (i < LG_COUNT(table) && strcmp(table[i].path, lg_http_path(h)) != 0) i++;
+    return i;
+}
+
+/* A route that is not named here needs a user's key. */
+static lg_access access_of(lg_route route) {
+    if (route == LG_ROUTE_LIVE || route == LG_ROUTE_READY) return LG_ACCESS_OPEN;
+    return route == LG_ROUTE_METRICS ? LG_ACCESS_METRICS : LG_ACCESS_USER;
+}
+
+bool lg_routes_admit(lg_gateway *g, lg_conn *c, lg_http *h) {
+    size_t i = find_route(h);
+    lg_route route = i < LG_COUNT(table) ? table[i].route : LG_ROUTE_OTHER;
+    lg_guard_verdict v;
+    bool ok =
+        lg_guard_check(&g->guard, h, access_of(route), lg_clock_us(), &v, lg_server_headers(c));
+    if (v.key) lg_server_set_key(c, v.key);
+    if (!ok) {
+        refuse_key(g, c, route, &v.why);
+    } else if (v.preflight) {
+        lg_buf body = {0};
+        send_body(g, c, route, 200, "", &body);
+    }
+    return ok && !v.preflight;
+}
+
+void lg_routes_handle(lg_gateway *g, lg_conn *c, lg_http *h) {
+    char text[160];
+    size_t i = find_route(h);
     if (i == LG_COUNT(table)) {
         snprintf(text, sizeof text, "no route %s %.100s", lg_http_method(h), lg_http_path(h));
         refuse(g, c, LG_ROUTE_OTHER, 404, "unknown_route", text);

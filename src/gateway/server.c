@@ -9,16 +9,16 @@
  * Thread: gateway.  Memory: one lg_conn for each connection.  Test: tests/e2e/test_http.py, test_cancel.py */
 #include "gateway/gateway.h"
 
+#include "gateway/listen.h"
+
 #include "base/clock.h"
 #include "base/mem.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
-#include <netdb.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -45,7 +45,10 @@ struct lg_conn {
     conn_state state;
     lg_http http;
     lg_job *job;
+    lg_key *key;  /* held; whose request it is */
+    lg_buf extra; /* header lines for the answer */
     bool streaming, chunked, half_closed, in_body;
+    bool admitted;    /* the request's head was found good */
     bool close_after; /* no further request */
     bool shut;        /* our sending side is closed */
 };
@@ -53,8 +56,8 @@ struct lg_conn {
 struct lg_server {
     lg_gateway g;
     struct event_base *base;
-    struct evconnlistener *listener;
-    struct event *on_term, *on_int, *on_reap, *on_drain;
+    lg_listen listen;
+    struct event *on_term, *on_int, *on_hup, *on_reap, *on_drain;
     lg_conn *conns, *dead;
     size_t body_bytes; /* of all connections */
     uint64_t drain_until_us;
@@ -80,6 +83,13 @@ static void clear_body(lg_conn *c) {
     lg_http_reset(&c->http);
 }
 
+static void clear_request(lg_conn *c) {
+    clear_body(c);
+    lg_server_set_key(c, NULL);
+    lg_buf_clear(&c->extra);
+    c->in_body = c->admitted = false;
+}
+
 /* Nothing of the client is wanted any more; its memory goes at the next turn of the loop. */
 static void kill_conn(lg_conn *c) {
     if (c->state == DEAD) return;
@@ -100,8 +110,9 @@ static void kill_conn(lg_conn *c) {
 }
 
 static void free_conn(lg_conn *c) {
-    clear_body(c);
+    clear_request(c);
     lg_http_fini(&c->http);
+    lg_buf_fini(&c->extra);
     if (c->on_closed) event_free(c->on_closed);
     if (c->on_time) event_free(c->on_time);
     if (c->be) bufferevent_free(c->be);
@@ -139,8 +150,7 @@ static void read_more(lg_conn *c);
 static void end_answer(lg_conn *c) {
     c->streaming = false;
     c->job = NULL;
-    clear_body(c);
-    c->in_body = false;
+    clear_request(c);
     if (c->close_after || c->half_closed || c->sv->g.draining) {
         close_gently(c);
         return;
@@ -150,6 +160,12 @@ static void end_answer(lg_conn *c) {
     read_more(c);
 }
 
+/* Header lines that go with every answer to this request. */
+static const char *extra_lines(lg_conn *c) {
+    if (c->key) lg_keys_put_headers(c->key, lg_clock_us(), &c->extra);
+    return c->extra.failed ? "" : lg_buf_str(&c->extra);
+}
+
 void lg_server_reply(lg_conn *c, int status, const char *type, const char *headers,
                      const char *body, size_t len_bytes) {
     if (c->state == DEAD) return;
@@ -157,9 +173,9 @@ void lg_server_reply(lg_conn *c, int status, const char *type, const char *heade
     struct evbuffer *out = bufferevent_get_output(c->be);
     evbuffer_add_printf(out,
                         "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
-                        "%sConnection: %s\r\n\r\n",
+                        "%s%sConnection: %s\r\n\r\n",
                         status, lg_http_status_text(status), type, len_bytes, headers,
-                        keep ? "keep-alive" : "close");
+                        extra_lines(c), keep ? "keep-alive" : "close");
     evbuffer_add(out, body, len_bytes);
     end_answer(c);
 }
@@ -172,8 +188,8 @@ void lg_server_stream_begin(lg_conn *c) {
     evbuffer_add_printf(
         bufferevent_get_output(c->be),
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
-        "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%sConnection: %s\r\n\r\n",
-        c->chunked ? "Transfer-Encoding: chunked\r\n" : "",
+        "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s%sConnection: %s\r\n\r\n",
+        c->chunked ? "Transfer-Encoding: chunked\r\n" : "", extra_lines(c),
         c->close_after ? "close" : "keep-alive");
 }
 
@@ -200,6 +216,20 @@ void lg_server_set_job(lg_conn *c, lg_job *job) {
     c->job = job;
 }
 
+void lg_server_set_key(lg_conn *c, lg_key *key) {
+    if (key) lg_keys_hold(key);
+    if (c->key) lg_keys_drop(c->sv->g.guard.keys, c->key);
+    c->key = key;
+}
+
+lg_key *lg_server_get_key(const lg_conn *c) {
+    return c->key;
+}
+
+lg_buf *lg_server_headers(lg_conn *c) {
+    return &c->extra;
+}
+
 /* ---- Requests ---- */
 
 static void refuse(lg_conn *c, int status, const char *reason) {
@@ -208,7 +238,21 @@ static void refuse(lg_conn *c, int status, const char *reason) {
     lg_routes_bad(&c->sv->g, c, status, reason);
 }
 
+/* The head is complete.  False: the request is refused and answered; a body that has not come closes the connection. */
+static bool admit(lg_conn *c) {
+    bool was = c->close_after;
+    if (c->admitted) return true;
+    c->state = BUSY;
+    c->close_after = was || !c->http.keep_alive || c->http.state != LG_HTTP_DONE;
+    c->admitted = lg_routes_admit(&c->sv->g, c, &c->http);
+    if (!c->admitted) return false;
+    c->state = READING;
+    c->close_after = was;
+    return true;
+}
+
 static void handle(lg_conn *c) {
+    if (!admit(c)) return;
     c->state = BUSY;
     event_del(c->on_time);
     if (!c->http.keep_alive) c->close_after = true;
@@ -221,6 +265,7 @@ static void handle(lg_conn *c) {
 
 /* The head has been read and a body follows. */
 static void begin_body(lg_conn *c) {
+    if (!admit(c)) return;
     c->in_body = true;
     set_deadline(c, c->sv->g.opt->body_us);
     if (c->http.expect_continue && c->http.body.len_bytes == 0)
@@ -233,7 +278,9 @@ static void feed(lg_conn *c, struct evbuffer *in) {
     size_t used = 0, before = c->http.body.len_bytes;
     if (evbuffer_peek(in, -1, NULL, &v, 1) < 1 || v.iov_len == 0) return;
     if (!lg_http_begun(&c->http)) set_deadline(c, c->sv->g.opt->head_us);
+    bool in_head = c->http.state == LG_HTTP_HEAD;
     lg_status st = lg_http_feed(&c->http, v.iov_base, v.iov_len, &used);
+    if (in_head && c->sv->g.guard.keys) lg_keys_wipe(v.iov_base, used);
     evbuffer_drain(in, used);
     c->sv->body_bytes += c->http.body.len_bytes - before;
     if (st == LG_E_NOMEM)
@@ -355,53 +402,6 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
     sv->conns = c;
 }
 
-/* Out of file descriptors, usually: wait a moment instead of spinning. */
-static void on_accept_error(struct evconnlistener *l, void *ctx) {
-    (void)l;
-    (void)ctx;
-    lg_diag_log(LG_LOG_ERROR, "accept: %s", strerror(errno));
-    lg_clock_sleep_us(10000);
-}
-
-static lg_status try_listen(lg_server *sv, const struct addrinfo *a) {
-    sv->listener = evconnlistener_new_bind(sv->base, on_accept, sv,
-                                           LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC |
-                                               LEV_OPT_REUSEABLE,
-                                           1024, a->ai_addr, (int)a->ai_addrlen);
-    if (!sv->listener) return LG_E_IO;
-    evconnlistener_set_error_cb(sv->listener, on_accept_error);
-    return LG_OK;
-}
-
-static lg_status start_listening(lg_server *sv, lg_err *err) {
-    const lg_gateway_opt *opt = sv->g.opt;
-    struct addrinfo hint = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list = NULL;
-    char port[8];
-    snprintf(port, sizeof port, "%u", opt->port);
-    int rc = getaddrinfo(opt->host, port, &hint, &list);
-    if (rc != 0) return LG_FAIL(err, LG_E_IO, "host %s: %s", opt->host, gai_strerror(rc));
-    lg_status st = LG_E_IO;
-    for (const struct addrinfo *a = list; a && st != LG_OK; a = a->ai_next)
-        st = try_listen(sv, a);
-    int why = errno;
-    freeaddrinfo(list);
-    if (st != LG_OK)
-        return LG_FAIL(err, st, "cannot listen on %s, port %u: %s", opt->host, opt->port,
-                       strerror(why));
-    return LG_OK;
-}
-
-/* The address clients use; the port may have been chosen by the system. */
-static void make_url(const lg_server *sv, char *url, size_t cap) {
-    struct sockaddr_storage a;
-    socklen_t len = sizeof a;
-    char host[64] = "?", port[8] = "?";
-    if (getsockname(evconnlistener_get_fd(sv->listener), (struct sockaddr *)&a, &len) == 0)
-        getnameinfo((struct sockaddr *)&a, len, host, sizeof host, port, sizeof port,
-                    NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(url, cap, strchr(host, ':') ? "http://[%s]:%s" : "http://%s:%s", host, port);
-}
-
 /* ---- Start, drain, end ---- */
 
 static void on_start(void *ctx, const lg_link_ready *ready, const lg_err *failed) {
@@ -416,7 +416,7 @@ static void on_start(void *ctx, const lg_link_ready *ready, const lg_err *failed
     sv->g.model.params = ready->params;
     sv->g.model.n_ctx = ready->info.n_ctx;
     sv->g.model.n_vocab = ready->info.n_token;
-    make_url(sv, url, sizeof url);
+    lg_listen_url(&sv->listen, "http", url, sizeof url);
     if (sv->on_ready) sv->on_ready(sv->g.opt, url);
 }
 
@@ -458,6 +458,28 @@ static void on_signal(evutil_socket_t sig, short what, void *ctx) {
     event_active(sv->on_drain, EV_TIMEOUT, 0);
 }
 
+static lg_status open_guard(lg_server *sv, lg_err *err) {
+    const lg_gateway_opt *opt = sv->g.opt;
+    lg_guard *gd = &sv->g.guard;
+    if (opt->keys_path) LG_TRY(lg_keys_open(opt->keys_path, &gd->keys, err));
+    gd->host[gd->n_host++] = opt->host;
+    for (uint32_t i = 0; i < opt->n_allow_host && gd->n_host < LG_GUARD_MAX_NAME; i++)
+        gd->host[gd->n_host++] = opt->allow_host[i];
+    for (; gd->n_origin < opt->n_cors_origin; gd->n_origin++)
+        gd->origin[gd->n_origin] = opt->cors_origin[gd->n_origin];
+    return LG_OK;
+}
+
+/* SIGHUP: what was read from files is read again; what cannot be read stays as it was. */
+static void on_reload(evutil_socket_t sig, short what, void *ctx) {
+    (void)sig;
+    (void)what;
+    lg_server *sv = ctx;
+    lg_err err = {0};
+    if (sv->g.guard.keys && lg_keys_reload(sv->g.guard.keys, &err) != LG_OK)
+        lg_diag_log(LG_LOG_ERROR, "the keys stay as they were: %s", err.msg);
+}
+
 static lg_status make_events(lg_server *sv, lg_err *err) {
     struct event_config *cfg = event_config_new();
     if (cfg) {
@@ -471,10 +493,12 @@ static lg_status make_events(lg_server *sv, lg_err *err) {
                        "no event method that tells of closed connections");
     sv->on_term = evsignal_new(sv->base, SIGTERM, on_signal, sv);
     sv->on_int = evsignal_new(sv->base, SIGINT, on_signal, sv);
+    sv->on_hup = evsignal_new(sv->base, SIGHUP, on_reload, sv);
     sv->on_reap = event_new(sv->base, -1, 0, reap, sv);
     sv->on_drain = evtimer_new(sv->base, on_drain, sv);
-    if (!sv->on_term || !sv->on_int || !sv->on_reap || !sv->on_drain ||
-        event_add(sv->on_term, NULL) != 0 || event_add(sv->on_int, NULL) != 0)
+    if (!sv->on_term || !sv->on_int || !sv->on_hup || !sv->on_reap || !sv->on_drain ||
+        event_add(sv->on_term, NULL) != 0 || event_add(sv->on_int, NULL) != 0 ||
+        event_add(sv->on_hup, NULL) != 0)
         return LG_FAIL(err, LG_E_NOMEM, "no memory for the gateway's events");
     return LG_OK;
 }
@@ -491,7 +515,9 @@ static lg_status open_all(lg_server *sv, lg_err *err) {
     LG_TRY(lg_tokenizer_open(opt->model_path, &sv->g.tok, err));
     sv->g.model =
         (lg_oai_model){.name = opt->name, .tok = sv->g.tok, .created = (uint64_t)time(NULL)};
-    LG_TRY(start_listening(sv, err));
+    LG_TRY(open_guard(sv, err));
+    LG_TRY(lg_listen_open(&sv->listen, sv->base, opt, on_accept, sv, err));
+    sv->g.guard.check_host = sv->listen.loopback || opt->n_allow_host > 0;
     return lg_supervise_open(sv->base, &so, &sv->g.sup, err);
 }
 
@@ -500,8 +526,9 @@ static void close_all(lg_server *sv) {
     while (sv->conns) kill_conn(sv->conns);
     if (sv->base) reap(-1, 0, sv);
     lg_supervise_close(&sv->g.sup);
-    if (sv->listener) evconnlistener_free(sv->listener);
-    struct event *const ev[] = {sv->on_term, sv->on_int, sv->on_reap, sv->on_drain};
+    lg_listen_close(&sv->listen);
+    lg_keys_close(&sv->g.guard.keys);
+    struct event *const ev[] = {sv->on_term, sv->on_int, sv->on_hup, sv->on_reap, sv->on_drain};
     for (size_t i = 0; i < LG_COUNT(ev); i++)
         if (ev[i]) event_free(ev[i]);
     if (sv->base) event_base_free(sv->base);

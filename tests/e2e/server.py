@@ -100,16 +100,16 @@ class Server:
     def connect(self, timeout=60):
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
-    def request(self, method, path, body=None, timeout=120):
-        """Status, headers, body (parsed when it is JSON)."""
+    def request(self, method, path, body=None, timeout=120, headers=None):
+        """Status, headers, body (parsed when it is JSON).  `headers` come on top."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-            c.request(method, path, data, {"Content-Type": "application/json"} if data is not None else {})
+            c.request(method, path, data, {**({"Content-Type": "application/json"} if data is not None else {}), **(headers or {})})
             r = c.getresponse()
             text = r.read()
             is_json = (r.getheader("Content-Type") or "").startswith("application/json")
-            return r.status, r.headers, json.loads(text) if is_json else text.decode()
+            return r.status, r.headers, json.loads(text) if is_json and text else text.decode()
         finally:
             c.close()
 

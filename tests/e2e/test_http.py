@@ -15,7 +15,7 @@ CHAT = "/v1/chat/completions"
 
 
 def head(body, path=CHAT, more=""):
-    return ("POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n" % (path, more, len(body))).encode()
+    return ("POST %s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %d\r\n\r\n" % (path, more, len(body))).encode()
 
 
 def status(answer):
@@ -57,27 +57,27 @@ class Http(unittest.TestCase):
             code, _, answer = self.s.post(CHAT, body)
             self.assertEqual((code, answer["error"]["type"]), (400, "invalid_request_error"), body[:20])
         two = (head(b"{") + b"{") + head(b"[") + b"["
-        answer = self.s.raw(two + b"GET /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = self.s.raw(two + b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", answer), [b"400", b"400", b"200"])
 
     def test_malformed_http(self):
         cases = [
             (b"GARBAGE\r\n\r\n", 400),
             (b"GET /live HTTP/1.1\r\n\r\n", 400),  # no Host
-            (b"GET /live HTTP/1.1\nHost: x\n\n", 400),  # bare line feeds
-            (b"GET /live HTTP/2.0\r\nHost: x\r\n\r\n", 505),
-            (b"GET /live HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+            (b"GET /live HTTP/1.1\nHost: localhost\n\n", 400),  # bare line feeds
+            (b"GET /live HTTP/2.0\r\nHost: localhost\r\n\r\n", 505),
+            (b"GET /live HTTP/1.1\r\nHost: localhost\r\nHost: y\r\n\r\n", 400),
             (b"GET /live HTTP/1.1\r\nHost : x\r\n\r\n", 400),
-            (b"GET /live HTTP/1.1\r\nHost: x\r\n folded\r\n\r\n", 400),
-            (b"GET /live HTTP/1.1\r\nHost: x\0\r\n\r\n", 400),
-            (b"GET http://x/live HTTP/1.1\r\nHost: x\r\n\r\n", 400),
-            (b"POST /live HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
-            (b"POST /live HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n", 400),
-            (b"POST /live HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n", 413),
-            (b"POST /live HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
-            (b"POST /live HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
-            (b"POST /live HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
-            (b"POST /live HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n", 400),
+            (b"GET /live HTTP/1.1\r\nHost: localhost\r\n folded\r\n\r\n", 400),
+            (b"GET /live HTTP/1.1\r\nHost: localhost\0\r\n\r\n", 400),
+            (b"GET http://x/live HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
+            (b"POST /live HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
+            (b"POST /live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n", 400),
+            (b"POST /live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n", 413),
+            (b"POST /live HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+            (b"POST /live HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+            (b"POST /live HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+            (b"POST /live HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n", 400),
         ]
         for data, want in cases:
             answer = self.s.raw(data)
@@ -86,12 +86,12 @@ class Http(unittest.TestCase):
             self.assertTrue(error_body(answer)["message"])
 
     def test_oversized_head_and_body(self):
-        self.assertEqual(status(self.s.raw(b"GET /live HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 40000 + b"\r\n\r\n")), 431)
+        self.assertEqual(status(self.s.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 40000 + b"\r\n\r\n")), 431)
         self.assertEqual(status(self.s.raw(b"GET /" + b"a" * 40000)), 431)
-        self.assertEqual(status(self.s.raw(b"GET /live HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 200 + b"\r\n")), 431)
+        self.assertEqual(status(self.s.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 200 + b"\r\n")), 431)
         # A body that announces too much is refused before it is sent; the answer survives unread input.
         with self.s.connect() as c:
-            c.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 50000000\r\n\r\n" % CHAT.encode())
+            c.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50000000\r\n\r\n" % CHAT.encode())
             try:
                 for _ in range(200):
                     c.sendall(b" " * 65536)
@@ -100,7 +100,7 @@ class Http(unittest.TestCase):
             self.assertEqual(status(server.read_all(c)), 413)
         chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
         with self.s.connect() as c:
-            c.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % CHAT.encode())
+            c.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % CHAT.encode())
             try:
                 for _ in range(40):
                     c.sendall(chunk)
@@ -110,7 +110,7 @@ class Http(unittest.TestCase):
 
     def test_chunked_body_in_single_bytes(self):
         body = json.dumps(HI).encode()
-        data = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n" % CHAT.encode()
+        data = b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n" % CHAT.encode()
         for byte in body:
             data += b"1;ext=1\r\n%c\r\n" % byte
         data += b"0\r\nTrailer: t\r\n\r\n"
@@ -131,8 +131,8 @@ class Http(unittest.TestCase):
 
     def test_pipelined_requests_are_answered_in_order(self):
         body, stream = json.dumps(HI).encode(), json.dumps({**HI, "stream": True}).encode()
-        data = head(body) + body + head(stream) + stream + b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
-        data += b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        data = head(body) + body + head(stream) + stream + b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        data += b"GET /none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         answer = self.s.raw(data)
         self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", answer), [b"200", b"200", b"200", b"404"])
         self.assertLess(answer.index(b"[DONE]"), answer.index(b'"list"'))
@@ -146,7 +146,7 @@ class Http(unittest.TestCase):
         self.assertNotIn(b"chunked", answer)
         self.assertTrue(answer.endswith(b"data: [DONE]\n\n"))
         with self.s.connect() as c:
-            c.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+            c.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             c.shutdown(socket.SHUT_WR)
             self.assertEqual(status(server.read_all(c)), 200)
 
