@@ -12,6 +12,7 @@
 #ifndef LG_GATEWAY_GATEWAY_H
 #define LG_GATEWAY_GATEWAY_H
 
+#include "gateway/anthropic.h"
 #include "gateway/guard.h"
 #include "gateway/http.h"
 #include "gateway/openai.h"
@@ -164,6 +165,7 @@ typedef struct lg_gateway {
     lg_oai_model model;
     lg_guard guard;
     bool draining;
+    bool told_header; /* the log says once that a header line is dropped */
     uint32_t n_job;
     lg_job *jobs; /* list */
     lg_gateway_stats stats;
@@ -203,6 +205,8 @@ typedef enum {
     LG_ROUTE_LIVE,
     LG_ROUTE_READY,
     LG_ROUTE_METRICS,
+    LG_ROUTE_MESSAGES,
+    LG_ROUTE_COUNT_TOKENS,
     LG_ROUTE_TOKENIZE,
     LG_ROUTE_DETOKENIZE,
     LG_ROUTE_EMBEDDINGS,

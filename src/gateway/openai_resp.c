@@ -482,6 +482,11 @@ static void wire_stream_end(const lg_oai_req *req, lg_out *const *out, uint32_t 
     lg_oai_stream_end(req, (lg_oai_out *const *)out, n_out, sse);
 }
 
+static void wire_ping(lg_out *out, lg_buf *sse) {
+    (void)out;
+    lg_buf_puts(sse, ": ping\n\n");
+}
+
 static void wire_stream_error(lg_out *out, const lg_oai_error *e, lg_buf *sse) {
     (void)out;
     lg_buf_puts(sse, "data: ");
@@ -496,8 +501,8 @@ static void wire_response(const lg_oai_req *req, lg_out *const *out, uint32_t n_
 
 #define WIRE(open)                                                                             \
     {                                                                                          \
-        open, wire_out_open, wire_out_close, wire_event, wire_stream_end, wire_stream_error,   \
-            wire_response, lg_oai_error_body                                                   \
+        open, wire_out_open, wire_out_close, wire_event, wire_ping, wire_stream_end,           \
+            wire_stream_error, wire_response, lg_oai_error_body                                \
     }
 
 const lg_wire lg_openai_chat = WIRE(open_chat);

@@ -20,6 +20,7 @@ typedef struct lg_oai_model {
     uint32_t n_ctx;    /* longest sequence */
     uint32_t n_vocab;  /* ids below this may be named in logit_bias */
     uint64_t created;  /* Unix seconds */
+    bool keep_header;  /* leave the changing header line in system prompts of /v1/messages */
 } lg_oai_model;
 
 /* A refused request: HTTP status and the fields of an error object. */
@@ -41,8 +42,9 @@ typedef struct lg_oai_req {
     bool opened_think;
     lg_ids ids; /* prompt */
     lg_params params;
-    uint32_t max_tokens; /* 0 = until the context is full */
-    uint32_t n_choice;   /* 1 .. LG_OAI_MAX_CHOICE */
+    uint32_t max_tokens;   /* 0 = until the context is full */
+    uint32_t think_budget; /* most ids of reasoning; 0 = no limit of its own */
+    uint32_t n_choice;     /* 1 .. LG_OAI_MAX_CHOICE */
     const char *stop[LG_OAI_MAX_STOP];
     uint32_t n_stop;
     lg_bias *bias;
@@ -179,6 +181,8 @@ typedef struct lg_wire {
     void (*out_close)(lg_out **out);
     /* One engine event.  When streaming, appends finished server-sent events; otherwise collects.  LG_E_NOMEM. */
     lg_status (*event)(lg_out *out, const lg_event *event, lg_buf *sse);
+    /* Stream: something harmless to show that the server is alive. */
+    void (*ping)(lg_out *out, lg_buf *sse);
     /* Stream: what follows when every choice is done. */
     void (*stream_end)(const lg_oai_req *req, lg_out *const *out, uint32_t n_out, lg_buf *sse);
     /* Stream: what is said instead of stream_end when it cannot go on.  out may be NULL. */

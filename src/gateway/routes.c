@@ -41,6 +41,8 @@ static const char json_type[] = "application/json";
 static const lg_wire *wire_of(lg_route route) {
     switch (route) {
     case LG_ROUTE_COMPLETIONS: return &lg_openai_text;
+    case LG_ROUTE_MESSAGES:
+    case LG_ROUTE_COUNT_TOKENS: return &lg_anthropic_wire;
     default: return &lg_openai_chat;
     }
 }
@@ -303,6 +305,10 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
         return;
     }
     g->stats.n_prompt_tok += req->ids.n;
+    if (req->dropped_header && !g->told_header)
+        lg_diag_log(LG_LOG_INFO, "the changing header line at the start of a client's system "
+                                 "prompts is dropped");
+    g->told_header |= req->dropped_header;
 }
 
 void lg_routes_abort(lg_gateway *g) {
@@ -376,6 +382,8 @@ static const struct {
     {"/live", "GET", LG_ROUTE_LIVE, get_live, NULL},
     {"/ready", "GET", LG_ROUTE_READY, get_ready, NULL},
     {"/metrics", "GET", LG_ROUTE_METRICS, get_metrics, NULL},
+    {"/v1/messages", "POST", LG_ROUTE_MESSAGES, NULL, NULL},
+    {"/v1/messages/count_tokens", "POST", LG_ROUTE_COUNT_TOKENS, NULL, lg_anthropic_count},
     {"/tokenize", "POST", LG_ROUTE_TOKENIZE, NULL, lg_tokenize_text},
     {"/detokenize", "POST", LG_ROUTE_DETOKENIZE, NULL, lg_tokenize_ids},
     {"/v1/embeddings", "POST", LG_ROUTE_EMBEDDINGS, NULL, lg_tokenize_embed},

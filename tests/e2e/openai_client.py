@@ -3,33 +3,13 @@
 The package is installed into the build folder once; offline the test is skipped and says why.
 """
 import json
-import os
 import subprocess
 import sys
 
+import clients
 import server
 
-PIN = "openai==2.8.1"
-VENV = os.path.join(server.BUILD, "openai-venv")
-
-
-def prepare():
-    """Python with the pinned package, or a skip with the reason."""
-    python = os.path.join(VENV, "bin", "python")
-    probe = [python, "-c", "import openai, sys; sys.exit('%s' != 'openai==' + openai.__version__)" % PIN]
-    if os.path.exists(python) and subprocess.run(probe, stderr=subprocess.DEVNULL).returncode == 0:
-        return python
-    made = subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], capture_output=True, text=True)
-    if made.returncode:
-        server.skip("python3 -m venv fails: " + (made.stdout + made.stderr).strip()[-200:])
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "10", PIN]
-    try:
-        got = subprocess.run(pip, capture_output=True, text=True, timeout=240)
-    except subprocess.TimeoutExpired:
-        server.skip("%s cannot be installed within 240 s" % PIN)
-    if got.returncode:
-        server.skip("%s cannot be installed: %s" % (PIN, got.stderr.strip()[-300:]))
-    return python
+PINS = ["openai==2.8.1"]
 
 
 def streamed_chat(client):
@@ -103,7 +83,7 @@ def errors(client):
 
 def main():
     if len(sys.argv) == 1:
-        python = prepare()
+        python = clients.venv("openai", PINS)
         with server.Server() as s:
             sys.exit(subprocess.run([python, __file__, "http://127.0.0.1:%d/v1" % s.port]).returncode)
     import openai
