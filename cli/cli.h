@@ -25,9 +25,28 @@ int lg_bench_main(int argc, char **argv);   /* bench.c: speed of prompts and ans
 /* Path of the bundled model into path[size_bytes], or NULL when it is not found. */
 const char *lg_load_default(char *path, size_t size_bytes);
 
-/* lg_open with a progress bar on a terminal once it has taken a second; opt->model_path NULL means the bundled model.
+/* lg_open with a bar (bar.c); opt->model_path NULL means the bundled model.
  * The caller owns *eng.  false when it failed (reported). */
 bool lg_load_open(const char *argv0, lg_options *opt, lg_engine **eng);
+
+/* ---- How far loading is (bar.c) ---- */
+
+typedef struct lg_bar {
+    bool terminal;
+    uint64_t start_us, shown_us; /* shown_us 0: nothing shown yet */
+} lg_bar;
+
+void lg_bar_begin(lg_bar *b);
+
+/* An lg_progress_fn with an lg_bar as ctx: after a second, a bar on standard error, drawn again at most ten times a second;
+ * a line every ten seconds where that is no terminal.  Always false. */
+bool lg_bar_draw(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+
+/* Wipe the bar. */
+void lg_bar_end(const lg_bar *b);
+
+/* "loading [###...]  33 %  1000 of 3000 MiB  500 MiB/s  4 s left" into text[cap], NUL-terminated; done <= total. */
+void lg_bar_text(char *text, size_t cap, uint64_t done, uint64_t total, uint64_t elapsed_us);
 
 /* ---- Values of options (option.c) ---- */
 

@@ -1,15 +1,14 @@
-/* load.c - open a model for a command: where the bundled one lies, and a progress bar when loading takes long.
+/* load.c - open a model for a command: where the bundled one lies, and how far loading is.
  *
  * Used by: run.c, bench.c.  Test: tests/py/run.py */
 #include "cli.h"
 #include "base/clock.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define MIB (1024.0 * 1024.0)
 
 const char *lg_load_default(char *path, size_t size_bytes) {
     /* Beside the build (build/cli/lignum), as installed (bin/lignum), and where we stand. */
@@ -29,29 +28,16 @@ const char *lg_load_default(char *path, size_t size_bytes) {
     return stat(path, &st) == 0 ? path : NULL;
 }
 
-/* ---- progress ---- */
-
-typedef struct bar {
-    uint64_t start_us, shown_us; /* shown_us: 0 = nothing on the screen */
-} bar;
-
-/* Draw "loading [####....]  42 %  1.2 of 2.9 GiB  812 MiB/s  2 s left", ten times a second at most, after a second. */
-static bool draw(void *ctx, uint64_t done, uint64_t total) {
-    bar *b = ctx;
-    uint64_t now = lg_clock_us();
-    if (now - b->start_us < 1000000 || now - b->shown_us < 100000) return false;
-    if (total == 0 || done > total) return false;
-    b->shown_us = now;
-    double rate = (double)done / (double)(now - b->start_us) * 1e6; /* bytes a second */
-    double left = rate > 0 ? (double)(total - done) / rate : 0;
-    int filled = (int)(30.0 * (double)done / (double)total);
-    fprintf(stderr,
-            "\rloading [%.*s%.*s] %3d %%  %.0f of %.0f MiB  %.0f MiB/s  %.0f s left \x1b[K",
-            filled, "##############################", 30 - filled,
-            "..............................", (int)(100.0 * (double)done / (double)total),
-            (double)done / MIB, (double)total / MIB, rate / MIB, left);
-    return false;
+#ifdef LG_TEST_HOOKS
+/* Test build: loading takes LG_HOOK_SLOW_LOAD milliseconds longer before each report. */
+static bool slow_progress(void *ctx, uint64_t done, uint64_t total) {
+    const char *ms = getenv("LG_HOOK_SLOW_LOAD");
+    if (ms) lg_clock_sleep_us(strtoull(ms, NULL, 10) * 1000);
+    return lg_bar_draw(ctx, done, total);
 }
+#else
+#define slow_progress lg_bar_draw
+#endif
 
 bool lg_load_open(const char *argv0, lg_options *opt, lg_engine **eng) {
     char path[2048];
@@ -62,13 +48,13 @@ bool lg_load_open(const char *argv0, lg_options *opt, lg_engine **eng) {
                 argv0);
         return false;
     }
-    bar b = {.start_us = lg_clock_us()};
-    if (isatty(STDERR_FILENO)) {
-        opt->progress = draw;
-        opt->progress_ctx = &b;
-    }
+    lg_bar b;
+    lg_bar_begin(&b);
+    opt->progress = slow_progress;
+    opt->progress_ctx = &b;
     lg_status st = lg_open(opt, eng, &err);
-    if (b.shown_us) fputs("\r\x1b[K", stderr);
+    opt->progress = NULL; /* b ends here */
+    lg_bar_end(&b);
     if (st == LG_OK) return true;
     fprintf(stderr, "%s: %s: %s\n", argv0, lg_status_name(st), err.msg);
     return false;

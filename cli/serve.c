@@ -27,6 +27,9 @@ static const char help[] =
     "      --drain SECONDS how long answers may go on after SIGTERM (default: 30)\n"
     "      --restart-deadline SECONDS\n"
     "                      how long answers wait for a lost worker (default: 60)\n"
+    "      --worker-timeout SECONDS\n"
+    "                      a worker that has work and says nothing for so long is replaced\n"
+    "                      (default: 600; 0: never)\n"
     "\n"
     "Who may use it (docs/SECURITY.md):\n"
     "      --keys FILE     API keys, made by `lignum keys`; read again at SIGHUP\n"
@@ -53,6 +56,7 @@ enum {
     OPT_THREADS,
     OPT_DRAIN,
     OPT_RESTART,
+    OPT_SILENT,
     OPT_WORKER,
     OPT_KEYS,
     OPT_ALLOW_HOST,
@@ -72,6 +76,7 @@ static const struct option longs[] = {
     {"threads", required_argument, NULL, OPT_THREADS},
     {"drain", required_argument, NULL, OPT_DRAIN},
     {"restart-deadline", required_argument, NULL, OPT_RESTART},
+    {"worker-timeout", required_argument, NULL, OPT_SILENT},
     {"worker", required_argument, NULL, OPT_WORKER},
     {"keys", required_argument, NULL, OPT_KEYS},
     {"allow-host", required_argument, NULL, OPT_ALLOW_HOST},
@@ -150,11 +155,16 @@ static bool take(serve_opt *o, const char *argv0, int c) {
         if (!lg_option_u64(argv0, "--restart-deadline", optarg, 1, 86400, &v)) return false;
         o->gate.restart_us = v * 1000000;
         return true;
+    case OPT_SILENT:
+        if (!lg_option_u64(argv0, "--worker-timeout", optarg, 0, 86400, &v)) return false;
+        o->gate.silent_us = v * 1000000;
+        return true;
     default: return take_secure(&o->gate, argv0, c);
     }
 }
 
 static void say_ready(const lg_gateway_opt *opt, const char *url) {
+    lg_bar_end(opt->progress_ctx);
     printf("Lignum %s is ready: %s serves %s\n"
            "\n"
            "Try it:\n"
@@ -184,6 +194,7 @@ int lg_serve_main(int argc, char **argv) {
     serve_opt o = {.worker = "/proc/self/exe"};
     char name[128];
     lg_err err = {0};
+    lg_bar bar;
     int c;
     lg_gateway_opt_init(&o.gate);
     o.arg[o.n_arg++] = NULL; /* the program, below */
@@ -210,7 +221,11 @@ int lg_serve_main(int argc, char **argv) {
     }
     printf("Loading %s\n", o.gate.model_path);
     fflush(stdout);
+    lg_bar_begin(&bar);
+    o.gate.progress = lg_bar_draw;
+    o.gate.progress_ctx = &bar;
     if (lg_server_run(&o.gate, say_ready, &err) == LG_OK) return 0;
+    lg_bar_end(&bar);
     fprintf(stderr, "%s: %s\n", argv[0], err.msg);
     return 1;
 }

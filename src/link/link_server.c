@@ -79,6 +79,11 @@ static lg_status receive(server *s) {
 
 static bool on_progress(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
     server *s = ctx;
+#ifdef LG_TEST_HOOKS
+    /* Test build: loading takes so many milliseconds longer before each report. */
+    if (getenv("LG_HOOK_SLOW_LOAD"))
+        lg_clock_sleep_us(strtoull(getenv("LG_HOOK_SLOW_LOAD"), NULL, 10) * 1000);
+#endif
     uint64_t now = lg_clock_us();
     if (now - s->progress_us >= PROGRESS_US) {
         s->progress_us = now;

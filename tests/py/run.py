@@ -18,6 +18,7 @@ import tempfile
 import time
 
 program, source = sys.argv[1:3]
+hooks = program + "-hooks"
 model = os.path.join(source, "models/tiny-qwen35moe")
 n_check = n_bad = 0
 SPEED = r"prompt (\d+) tokens, [\d.]+ tokens/s; answer (\d+) tokens, [\d.]+ tokens/s"
@@ -82,11 +83,11 @@ def test_conversation():
 class Keyboard:
     """The program at a terminal."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, exe=program, env=None):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execv(program, [program, *args])
-        self.text = ""
+            os.execve(exe, [exe, *args], {**os.environ, **(env or {})})
+        self.text = self.seen = ""
 
     def wait_for(self, pattern, seconds=30):
         end = time.time() + seconds
@@ -100,6 +101,7 @@ class Keyboard:
                 expect(False, "%r on the terminal" % pattern, self.text[-500:])
                 return
             self.text += more.decode(errors="replace")
+            self.seen += more.decode(errors="replace")
         self.text = self.text[re.search(pattern, self.text).end():]
 
     def press(self, keys):
@@ -135,6 +137,24 @@ def test_interrupt():
     k.wait_for("> ")
     k.press(b"\x04")
     expect(k.end() == 0, "status 0 after Ctrl-D", k.text)
+
+
+def test_loading_bar():
+    """With a loader that takes its time: share, rate and time left, wiped before what follows; nothing when it is quick."""
+    if not os.path.exists(hooks):
+        print("no bar tested: built without -Dtest_hooks")
+        return
+    for command, after in ((["run", "--no-think"], "> "), (["serve", "--port", "0"], "is ready")):
+        k = Keyboard(*command, "-m", model, exe=hooks, env={"LG_HOOK_SLOW_LOAD": "1200"})
+        k.wait_for(r"\rloading \[\.{30}\]   0 %  0 of \d+ MiB  0 MiB/s\x1b\[K")
+        k.wait_for(r"\rloading \[#{30}\] 100 %  (\d+) of \1 MiB  \d+ MiB/s  0 s left\x1b\[K\r\x1b\[K[^#]*" + after)
+        k.press(b"\x04" if command[0] == "run" else b"\x03")
+        expect(k.end() == 0, "status 0 from " + command[0], k.text)
+    k = Keyboard("run", "--no-think", "-m", model)
+    k.wait_for("> ")
+    expect("loading" not in k.seen, "no bar when loading is quick", k.seen)
+    k.press(b"\x04")
+    k.end()
 
 
 def test_default_model():
@@ -183,7 +203,7 @@ def test_bench():
     expect(rc == 2, "2 from a wrong size", (rc, out, err))
 
 
-for test in (test_one_answer, test_conversation, test_interrupt, test_default_model, test_options, test_bench):
+for test in (test_one_answer, test_conversation, test_interrupt, test_loading_bar, test_default_model, test_options, test_bench):
     test()
 print("%d checks, %d differ" % (n_check, n_bad))
 sys.exit(1 if n_bad else 0)
