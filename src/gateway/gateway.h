@@ -43,6 +43,10 @@ typedef struct lg_gateway_opt {
     uint32_t n_allow_host;
     const char *cors_origin[LG_GUARD_MAX_NAME];
     uint32_t n_cors_origin;
+    uint64_t
+        silent_us; /* a worker with work that says nothing for so long is ended; 0 = never */
+    lg_progress_fn *progress; /* of the first load, or NULL; its answer is ignored */
+    void *progress_ctx;
 } lg_gateway_opt;
 
 void lg_gateway_opt_init(lg_gateway_opt *opt);
@@ -83,7 +87,9 @@ typedef struct lg_super_opt {
     const char *model_path;
     char *const *worker_argv;
     uint32_t max_flight;
-    uint64_t restart_us;
+    uint64_t restart_us, silent_us;
+    lg_progress_fn *progress; /* of the first load, or NULL */
+    void *progress_ctx;
     /* The first READY (failed NULL), or what made the first load fail. */
     void (*on_start)(void *ctx, const lg_link_ready *ready, const lg_err *failed);
     void *ctx;

@@ -509,6 +509,9 @@ static lg_status open_all(lg_server *sv, lg_err *err) {
                        .worker_argv = opt->worker_argv,
                        .max_flight = opt->max_flight,
                        .restart_us = opt->restart_us,
+                       .silent_us = opt->silent_us,
+                       .progress = opt->progress,
+                       .progress_ctx = opt->progress_ctx,
                        .on_start = on_start,
                        .ctx = sv};
     LG_TRY(make_events(sv, err));
@@ -545,7 +548,8 @@ void lg_gateway_opt_init(lg_gateway_opt *opt) {
                             .body_us = 120 * 1000000,
                             .idle_us = 75 * 1000000,
                             .drain_us = 30 * 1000000,
-                            .restart_us = 60 * 1000000};
+                            .restart_us = 60 * 1000000,
+                            .silent_us = 600 * 1000000ull};
 }
 
 lg_status lg_server_run(const lg_gateway_opt *opt,

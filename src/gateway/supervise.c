@@ -8,6 +8,7 @@
  * next group waits until each member of the one before has ended or made `probation` tokens, which doubles with every death,
  * so that the search ends whatever makes the request deadly.  A flight that was alone in the worker at its second death is
  * lost; everything else goes on.
+ * A worker that has work and stays silent for opt.silent_us hangs: it is killed and counts as dead.
  * Invariants: flight.state SENT <=> the worker knows flight.id; n_trial counts SENT flights that are on probation.
  * Thread: gateway.  Memory: a flight with its ids.  Test: tests/e2e/test_worker.py */
 #include "gateway/gateway.h"
@@ -62,7 +63,8 @@ struct lg_super {
     uint64_t tokenizer_hash;
     lg_link_client link;
     lg_err bye; /* what the worker said last */
-    struct event *on_read, *on_write, *on_restart, *on_deadline, *on_release;
+    struct event *on_read, *on_write, *on_restart, *on_deadline, *on_release, *on_watch;
+    uint64_t heard_us; /* the last time the worker spoke or had no work */
     lg_flight *first, *last;
     uint32_t n_flight, n_trial;
     uint64_t next_id;
@@ -216,6 +218,25 @@ static void add_timer(struct event *ev, uint64_t us) {
     event_add(ev, &tv);
 }
 
+/* A worker that hangs is ended; the rest is as after any death. */
+static void on_watch(evutil_socket_t fd, short what, void *ctx) {
+    (void)fd;
+    (void)what;
+    lg_super *s = ctx;
+    uint32_t n_sent, n_held;
+    uint64_t now = lg_clock_us();
+    lg_supervise_count(s, &n_sent, &n_held);
+    if (s->state != LG_SUPER_READY || n_sent == 0) s->heard_us = now;
+    if (now - s->heard_us > s->opt.silent_us) {
+        lg_diag_log(LG_LOG_ERROR,
+                    "the worker has work and has said nothing for %llu s: ending it",
+                    (unsigned long long)((now - s->heard_us) / 1000000));
+        s->heard_us = now;
+        kill(s->link.pid, SIGKILL);
+    }
+    add_timer(s->on_watch, s->opt.silent_us / 4);
+}
+
 static void describe_end(const lg_super *s, int status, char *text, size_t cap) {
     if (s->bye.code != LG_OK)
         snprintf(text, cap, "%s", s->bye.msg);
@@ -326,7 +347,11 @@ static lg_status on_frame(lg_super *s, const lg_link_msg *m, lg_err *err) {
     if (!s->hello_seen)
         return LG_FAIL(err, LG_E_FORMAT, "link: frame of kind %d before HELLO", (int)m->kind);
     switch (m->kind) {
-    case LG_LINK_PROGRESS: break;
+    case LG_LINK_PROGRESS:
+        if (!s->started && s->opt.progress)
+            s->opt.progress(s->opt.progress_ctx, m->u.progress.done_bytes,
+                            m->u.progress.total_bytes);
+        break;
     case LG_LINK_READY:
         if (m->u.ready.info.n_ctx > MAX_CTX)
             return LG_FAIL(err, LG_E_UNSUPPORTED, "context of %u tokens; at most %d are served",
@@ -352,6 +377,7 @@ static void on_readable(evutil_socket_t fd, short what, void *ctx) {
     (void)what;
     lg_super *s = ctx;
     lg_status st = lg_link_client_read(&s->link);
+    s->heard_us = lg_clock_us();
     if (st == LG_AGAIN) return;
     if (st == LG_OK) {
         lg_link_msg m;
@@ -420,12 +446,14 @@ lg_status lg_supervise_open(struct event_base *base, const lg_super_opt *opt, lg
     s->on_restart = evtimer_new(base, on_restart, s);
     s->on_deadline = evtimer_new(base, on_deadline, s);
     s->on_release = event_new(base, -1, 0, release, s);
-    if (!s->on_restart || !s->on_deadline || !s->on_release) {
+    s->on_watch = evtimer_new(base, on_watch, s);
+    if (!s->on_restart || !s->on_deadline || !s->on_release || !s->on_watch) {
         st = LG_FAIL(err, LG_E_NOMEM, "no memory for the supervisor");
         goto fail;
     }
     LG_TRY_GOTO(lg_link_tokenizer_hash(opt->model_path, &s->tokenizer_hash, err), st, fail);
     LG_TRY_GOTO(spawn(s, err), st, fail);
+    if (opt->silent_us) add_timer(s->on_watch, opt->silent_us / 4);
     *sup = s;
     return LG_OK;
 fail:
@@ -443,6 +471,7 @@ void lg_supervise_close(lg_super **sup) {
     if (s->on_restart) event_free(s->on_restart);
     if (s->on_deadline) event_free(s->on_deadline);
     if (s->on_release) event_free(s->on_release);
+    if (s->on_watch) event_free(s->on_watch);
     LG_FREE(*sup);
 }
 

@@ -70,6 +70,21 @@ class Recovery(unittest.TestCase):
         bodies += [long_body(i, temperature=1.2, seed=i, presence_penalty=0.5, stop=["never seen"]) for i in range(3)]
         self.interrupted(bodies, 2, more=[long_body(9, temperature=0)])
 
+    def test_hanging_worker_is_replaced(self):
+        body = long_body(4, temperature=1.0, seed=11)
+        with server.Server("--worker-timeout", "2") as s:
+            alone = server.text_of(s.stream(CHAT, body))
+            events, start = [], None
+            for e in s.stream(CHAT, body):
+                events.append(e)
+                if len(events) == 60:
+                    start = time.monotonic()
+                    os.kill(s.worker(), signal.SIGSTOP)
+            self.assertEqual(server.text_of(events), alone)
+            self.assertTrue(1.5 < time.monotonic() - start < 15, time.monotonic() - start)
+            self.assertEqual(s.metrics()[RESTARTS], 1)
+            self.assertIn("has said nothing", s.errors())
+
     def test_idle_worker_is_replaced(self):
         before = self.s.metrics()[RESTARTS]
         self.s.kill_worker()
