@@ -5,6 +5,7 @@
 #include "model/gguf.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { TYPE_U32 = 4, TYPE_STR = 8, TYPE_ARRAY = 9 };
@@ -29,8 +30,8 @@ static uint32_t type_id(const char *name) {
     } types[] = {{"F32", 0}, {"F16", 1}, {"Q8_0", 8}, {"Q4_K", 12}, {"Q6_K", 14}, {"BF16", 30}};
     for (size_t i = 0; i < LG_COUNT(types); i++)
         if (strcmp(types[i].name, name) == 0) return types[i].id;
-    LG_ASSERT(!"a type that the rig does not know");
-    return 0;
+    fprintf(stderr, "the rig does not know the type %s\n", name);
+    abort();
 }
 
 void gguf_rig_load(gguf_rig *r, const char *path) {
@@ -114,8 +115,7 @@ gguf_rig_tensor *gguf_rig_get_tensor(gguf_rig *r, const char *name) {
     for (size_t i = 0; i < r->n_tensor; i++)
         if (strcmp(r->tensor[i].name, name) == 0) return &r->tensor[i];
     fprintf(stderr, "no tensor %s\n", name);
-    LG_ASSERT(!"a tensor that the file does not have");
-    return NULL;
+    abort();
 }
 
 void gguf_rig_drop_key(gguf_rig *r, const char *name) {
