@@ -393,7 +393,8 @@ bool lg_request_render(lg_parse *p, const lg_json *messages) {
                        .add_generation_prompt = true,
                        .no_think = no_think,
                        .parse_arguments = true,
-                       .developer_is_system = true};
+                       .developer_is_system = true,
+                       .relaxed = true};
     lg_status st = lg_chat_encode(&opt, r->model->tok, &chat, &r->ids, &err);
     r->opened_think = chat.opened_think;
     lg_chat_fini(&chat);

@@ -293,8 +293,8 @@ static bool is_tool_response(const char *s, slice at) {
            memcmp(s + at.end - (sizeof close - 1), close, sizeof close - 1) == 0;
 }
 
-/* Index of the last user message that is a question and not the result of a tool. */
-static lg_status find_query(render *r, size_t *query) {
+/* *after: index of the first message after the last user message that is a question and not the result of a tool. */
+static lg_status find_query(render *r, size_t *after) {
     size_t n = r->opt->messages->n_child, i = 0;
     bool any = false;
     const lg_json **msg = lg_mem_calloc(n, sizeof *msg);
@@ -306,9 +306,11 @@ static lg_status find_query(render *r, size_t *query) {
         slice at;
         LG_TRY_GOTO(join(r, msg[i], i, false, false, &at), st, done);
         any = !is_tool_response(lg_buf_str(&r->part.text), at);
-        *query = i;
+        *after = i + 1;
     }
-    if (!any) st = LG_FAIL(r->err, LG_E_ARG, "No user query found in messages.");
+    if (!any) *after = 0;
+    if (!any && !r->opt->relaxed)
+        st = LG_FAIL(r->err, LG_E_ARG, "No user query found in messages.");
 done:
     lg_mem_free(msg);
     return st;
@@ -449,12 +451,38 @@ static void split_think(const char *s, slice *content, slice *think) {
     while (content->begin < content->end && s[content->begin] == '\n') content->begin++;
 }
 
+/* The last message is an assistant's without calls: its turn stays open, to be continued. */
+static bool stays_open(const render *r, const lg_json *msg) {
+    const lg_json *calls = member(msg, "tool_calls");
+    return r->opt->relaxed && r->opt->add_generation_prompt && !msg->next &&
+           lg_json_is(lg_json_get(msg, "role"), "assistant") && !(calls && calls->child);
+}
+
+/* A turn without content yet goes on thinking, unless thinking is off; a turn with content goes on behind its last byte. */
+static void put_open_turn(render *r, const lg_json *given, slice think, slice content) {
+    bool thinks = content.begin == content.end && !r->opt->no_think;
+    scaffold(r->out, "<|im_start|>assistant\n<think>\n");
+    if (given)
+        put_own(r->out, given->text, trim(given->text, (slice){0, given->text_len}));
+    else
+        put_part(r, think, true);
+    r->out->opened_think = thinks;
+    if (thinks) return;
+    scaffold(r->out, "\n</think>\n\n");
+    if (content.begin < content.end) content.end = r->part.text.len_bytes; /* not trimmed */
+    put_part(r, content, true);
+}
+
 static lg_status put_assistant(render *r, const lg_json *msg, size_t i_msg, slice content,
                                bool with_think) {
     const lg_json *given;
     LG_TRY(get_reasoning(r, msg, i_msg, &given));
     slice think = {0, 0};
     if (!given) split_think(lg_buf_str(&r->part.text), &content, &think);
+    if (stays_open(r, msg)) {
+        put_open_turn(r, given, think, content);
+        return LG_OK;
+    }
     scaffold(r->out, "<|im_start|>assistant\n");
     if (with_think) {
         scaffold(r->out, "<think>\n");
@@ -472,20 +500,26 @@ static lg_status put_assistant(render *r, const lg_json *msg, size_t i_msg, slic
 }
 
 static lg_status put_message(render *r, const lg_json *msg, const lg_json *prev, size_t i_msg,
-                             size_t query) {
+                             size_t after) {
     const lg_json *role = lg_json_get(msg, "role");
     slice at;
-    LG_TRY(join(r, msg, i_msg, true, false, &at));
+    LG_TRY(join(r, msg, i_msg, true, r->opt->relaxed && is_system(r, msg), &at));
     if (is_system(r, msg)) {
-        if (prev) return LG_FAIL(r->err, LG_E_ARG, "System message must be at the beginning.");
+        if (prev && r->opt->relaxed) {
+            scaffold(r->out, "<|im_start|>system\n");
+            put_part(r, at, false);
+            scaffold(r->out, "<|im_end|>\n");
+        } else if (prev) {
+            return LG_FAIL(r->err, LG_E_ARG, "System message must be at the beginning.");
+        }
     } else if (lg_json_is(role, "user")) {
         scaffold(r->out, "<|im_start|>user\n");
         put_part(r, at, false);
         scaffold(r->out, "<|im_end|>\n");
     } else if (lg_json_is(role, "assistant")) {
-        return put_assistant(r, msg, i_msg, at, i_msg > query);
+        return put_assistant(r, msg, i_msg, at, i_msg >= after);
     } else if (lg_json_is(role, "tool")) {
-        if (prev && !lg_json_is(lg_json_get(prev, "role"), "tool"))
+        if (prev ? !lg_json_is(lg_json_get(prev, "role"), "tool") : r->opt->relaxed)
             scaffold(r->out, "<|im_start|>user");
         scaffold(r->out, "\n<tool_response>\n");
         put_part(r, at, false);
@@ -500,15 +534,15 @@ static lg_status put_message(render *r, const lg_json *msg, const lg_json *prev,
 
 static lg_status render_all(render *r) {
     const lg_json *prev = NULL;
-    size_t query = 0, i = 0;
+    size_t after = 0, i = 0;
     if (!r->opt->messages->child) return LG_FAIL(r->err, LG_E_ARG, "No messages provided.");
     LG_TRY(put_system_block(r));
-    LG_TRY(find_query(r, &query));
+    LG_TRY(find_query(r, &after));
     for (const lg_json *m = r->opt->messages->child; m; m = m->next, i++) {
-        LG_TRY(put_message(r, m, prev, i, query));
+        LG_TRY(put_message(r, m, prev, i, after));
         prev = m;
     }
-    if (r->opt->add_generation_prompt) {
+    if (r->opt->add_generation_prompt && !stays_open(r, prev)) {
         scaffold(r->out, "<|im_start|>assistant\n");
         scaffold(r->out, r->opt->no_think ? "<think>\n\n</think>\n\n" : "<think>\n");
         r->out->opened_think = !r->opt->no_think;

@@ -19,6 +19,8 @@ typedef struct lg_chat_opt {
     bool parse_arguments;
     /* The role "developer" is another name of "system"; without this it is an error. */
     bool developer_is_system;
+    /* Conversations that the format refuses or closes, as clients send them: docs/CHAT.md, "Relaxed". */
+    bool relaxed;
 } lg_chat_opt;
 
 /* The rendered prompt.  Caller's storage; = {0} before, lg_chat_fini after. */

@@ -338,20 +338,97 @@ static void test_malformed_shapes_name_message_and_field(void **state) {
     lg_buf_fini(&json);
 }
 
-static void check_text(const char *json, const char *want) {
+static void check_render(const char *json, bool relaxed, bool think, const char *want) {
     lg_buf b = {0};
     fill(&b, json, "");
     lg_json_doc *doc = parse(b.data);
     lg_chat_opt opt = options_of(lg_json_root(doc));
     opt.parse_arguments = true;
+    opt.relaxed = relaxed;
     lg_chat chat = {0};
     lg_err err = {0};
     if (lg_chat_render(&opt, &chat, &err) != LG_OK) fail_msg("%s", err.msg);
     assert_string_equal(chat.text.data, want);
+    assert_int_equal(chat.opened_think, think);
     check_spans(&chat);
     lg_chat_fini(&chat);
     lg_json_close(&doc);
     lg_buf_fini(&b);
+}
+
+static void check_text(const char *json, const char *want) {
+    check_render(json, false, false, want);
+}
+
+#define SYSTEM(text)   "<|im_start|>system\n" text "<|im_end|>\n"
+#define USER(text)     "<|im_start|>user\n" text "<|im_end|>\n"
+#define GO             "<|im_start|>assistant\n<think>\n"
+#define KW             "],'kwargs':{'add_generation_prompt':true}}"
+#define KW_NO          "],'kwargs':{'add_generation_prompt':true,'enable_thinking':false}}"
+#define MSG(role, say) "{'role':'" role "','content':'" say "'}"
+
+static void test_relaxed_conversations(void **state) {
+    (void)state;
+    static const struct {
+        const char *json, *want;
+        bool think;
+    } c[] = {
+        {MSG("system", "a") "," MSG("user", "q") "," MSG("system", " b ") KW,
+         SYSTEM("a") USER("q") SYSTEM("b") GO, true},
+        {MSG("system", "a") "," MSG("system", "b") KW, SYSTEM("a") SYSTEM("b") GO, true},
+        {MSG("system", "a") KW, SYSTEM("a") GO, true},
+        {MSG("tool", "r") "," MSG("tool", "s") KW,
+         USER("<tool_response>\nr\n</tool_response>\n<tool_response>\ns\n</tool_response>")
+             GO,
+         true},
+        {MSG("tool", "r") "," MSG("user", "q") KW_NO,
+         USER("<tool_response>\nr\n</tool_response>") USER("q") GO "\n</think>\n\n", false},
+        {MSG("assistant", "a") "," MSG("tool", "r") KW,
+         GO "\n</think>\n\na<|im_end|>\n" USER("<tool_response>\nr\n</tool_response>") GO,
+         true},
+        /* open turns */
+        {MSG("user", "q") "," MSG("assistant", " one, ") KW, USER("q") GO "\n</think>\n\none, ",
+         false},
+        {MSG("user", "q") "," MSG("assistant", "<think>t</think>x") KW,
+         USER("q") GO "t\n</think>\n\nx", false},
+        {MSG("user", "q") ",{'role':'assistant','reasoning_content':'so'}" KW,
+         USER("q") GO "so", true},
+        {MSG("user", "q") ",{'role':'assistant','reasoning_content':'so'}" KW_NO,
+         USER("q") GO "so\n</think>\n\n", false},
+        {MSG("user", "q") "," MSG("assistant", "") KW, USER("q") GO, true},
+        {MSG("user", "q") "," MSG("assistant", "") KW_NO, USER("q") GO "\n</think>\n\n", false},
+        {MSG("assistant", "x") KW, GO "\n</think>\n\nx", false},
+        {MSG("user", "q") ",{'role':'assistant','content':'c','tool_calls':[{'name':'f'}]}" KW,
+         USER("q") GO "\n</think>\n\nc\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>"
+                      "<|im_end|>\n" GO,
+         true},
+    };
+    for (size_t i = 0; i < LG_COUNT(c); i++) {
+        char json[512];
+        snprintf(json, sizeof json, "{'messages':[%s", c[i].json);
+        check_render(json, true, c[i].think, c[i].want);
+    }
+}
+
+/* What the format takes, it takes relaxed too, with the same text. */
+static void same_relaxed(const lg_json *row, void *ctx) {
+    (void)ctx;
+    lg_chat_opt opt = options_of(row);
+    const lg_json *messages = lg_json_get(row, "messages");
+    if (lg_json_get(row, "error")) return;
+    const lg_json *last = lg_json_at(messages, messages->n_child - 1);
+    const lg_json *first = lg_json_get(messages->child, "role");
+    if (lg_json_is(lg_json_get(last, "role"), "assistant") || lg_json_is(first, "tool")) return;
+    lg_chat chat = {0};
+    opt.relaxed = true;
+    assert_int_equal(lg_chat_render(&opt, &chat, NULL), LG_OK);
+    assert_string_equal(chat.text.data, lg_json_get(row, "rendered")->text);
+    lg_chat_fini(&chat);
+}
+
+static void test_relaxed_changes_nothing_else(void **state) {
+    (void)state;
+    assert_true(each_row("tests/data/chat.jsonl", same_relaxed, NULL) > 50);
 }
 
 static void test_arguments_as_text_and_aliases(void **state) {
@@ -427,6 +504,8 @@ static void test_every_allocation_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_text_and_errors),
+        cmocka_unit_test(test_relaxed_conversations),
+        cmocka_unit_test(test_relaxed_changes_nothing_else),
         cmocka_unit_test(test_arguments_as_text_and_aliases),
         cmocka_unit_test(test_bad_arguments_text_tells_the_byte),
         cmocka_unit_test(test_malformed_shapes_name_message_and_field),
