@@ -30,6 +30,9 @@ static const char help[] =
     "      --worker-timeout SECONDS\n"
     "                      a worker that has work and says nothing for so long is replaced\n"
     "                      (default: 600; 0: never)\n"
+    "      --ping SECONDS  a stream that is silent for so long gets a ping (default: 10)\n"
+    "      --keep-client-header\n"
+    "                      leave the changing first line of a known client's system prompt\n"
     "\n"
     "Who may use it (docs/SECURITY.md):\n"
     "      --keys FILE     API keys, made by `lignum keys`; read again at SIGHUP\n"
@@ -62,6 +65,8 @@ enum {
     OPT_ALLOW_HOST,
     OPT_CORS,
     OPT_INSECURE,
+    OPT_PING,
+    OPT_KEEP_HEADER,
     OPT_HELP
 };
 
@@ -81,6 +86,8 @@ static const struct option longs[] = {
     {"keys", required_argument, NULL, OPT_KEYS},
     {"allow-host", required_argument, NULL, OPT_ALLOW_HOST},
     {"cors-origin", required_argument, NULL, OPT_CORS},
+    {"ping", required_argument, NULL, OPT_PING},
+    {"keep-client-header", no_argument, NULL, OPT_KEEP_HEADER},
     {"insecure", no_argument, NULL, OPT_INSECURE},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0}};
@@ -151,6 +158,11 @@ static bool take(serve_opt *o, const char *argv0, int c) {
         if (!lg_option_u64(argv0, "--drain", optarg, 0, 86400, &v)) return false;
         o->gate.drain_us = v * 1000000;
         return true;
+    case OPT_PING:
+        if (!lg_option_u64(argv0, "--ping", optarg, 1, 86400, &v)) return false;
+        o->gate.ping_us = v * 1000000;
+        return true;
+    case OPT_KEEP_HEADER: o->gate.keep_header = true; return true;
     case OPT_RESTART:
         if (!lg_option_u64(argv0, "--restart-deadline", optarg, 1, 86400, &v)) return false;
         o->gate.restart_us = v * 1000000;

@@ -36,6 +36,8 @@ typedef struct lg_gateway_opt {
         idle_us;           /* deadlines: a request's head, its body, the next request */
     uint64_t drain_us;     /* how long answers may go on after SIGTERM */
     uint64_t restart_us;   /* how long answers wait for a lost worker */
+    uint64_t ping_us;      /* a stream that is silent for so long shows that it lives */
+    bool keep_header;      /* see lg_oai_model */
     const char *keys_path; /* NULL: nobody is asked for a key */
     const char *tls_cert, *tls_key, *tls_client_ca; /* files; NULL: no TLS */
     bool insecure; /* listen beyond this machine without keys or TLS */
@@ -191,6 +193,9 @@ void lg_routes_bad(lg_gateway *g, lg_conn *c, int status, const char *reason);
 
 /* The job's client has left: cancel its flights and free it. */
 void lg_routes_gone(lg_job *job);
+
+/* Ping the streams that were silent for opt->ping_us. */
+void lg_routes_ping(lg_gateway *g);
 
 /* End all jobs with a retryable error: the drain is over. */
 void lg_routes_abort(lg_gateway *g);

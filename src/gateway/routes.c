@@ -31,7 +31,8 @@ struct lg_job {
     uint32_t n_done;
     bool began; /* the stream's head is sent */
     uint64_t start_us;
-    lg_key *key; /* whose tokens these are, or NULL */
+    uint64_t sent_us; /* when the stream last said something */
+    lg_key *key;      /* whose tokens these are, or NULL */
     lg_buf sse;
 };
 
@@ -132,6 +133,7 @@ static bool job_flush(lg_job *j) {
     if (j->sse.len_bytes == 0) return true;
     if (!j->began) lg_server_stream_begin(j->conn);
     j->began = true;
+    j->sent_us = lg_clock_us();
     if (!lg_server_stream_put(j->conn, j->sse.data, j->sse.len_bytes)) return false;
     lg_buf_clear(&j->sse);
     return true;
@@ -290,7 +292,7 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
     j->route = route;
     j->wire = wire_of(route);
     j->req = req;
-    j->start_us = lg_clock_us();
+    j->start_us = j->sent_us = lg_clock_us();
     j->key = key;
     j->next = g->jobs;
     if (j->next) j->next->prev = j;
@@ -306,9 +308,19 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
     }
     g->stats.n_prompt_tok += req->ids.n;
     if (req->dropped_header && !g->told_header)
-        lg_diag_log(LG_LOG_INFO, "the changing header line at the start of a client's system "
+        lg_diag_log(LG_LOG_WARN, "the changing header line at the start of a client's system "
                                  "prompts is dropped");
     g->told_header |= req->dropped_header;
+}
+
+void lg_routes_ping(lg_gateway *g) {
+    uint64_t now = lg_clock_us();
+    for (lg_job *j = g->jobs, *next; j; j = next) {
+        next = j->next;
+        if (!j->req->stream || now - j->sent_us < g->opt->ping_us) continue;
+        j->wire->ping(j->out[0], &j->sse);
+        if (!j->sse.failed) job_flush(j);
+    }
 }
 
 void lg_routes_abort(lg_gateway *g) {

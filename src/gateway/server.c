@@ -57,7 +57,7 @@ struct lg_server {
     lg_gateway g;
     struct event_base *base;
     lg_listen listen;
-    struct event *on_term, *on_int, *on_hup, *on_reap, *on_drain;
+    struct event *on_term, *on_int, *on_hup, *on_reap, *on_drain, *on_ping;
     lg_conn *conns, *dead;
     size_t body_bytes; /* of all connections */
     uint64_t drain_until_us;
@@ -458,6 +458,13 @@ static void on_signal(evutil_socket_t sig, short what, void *ctx) {
     event_active(sv->on_drain, EV_TIMEOUT, 0);
 }
 
+static void on_ping(evutil_socket_t fd, short what, void *ctx) {
+    (void)fd;
+    (void)what;
+    lg_server *sv = ctx;
+    lg_routes_ping(&sv->g);
+}
+
 static lg_status open_guard(lg_server *sv, lg_err *err) {
     const lg_gateway_opt *opt = sv->g.opt;
     lg_guard *gd = &sv->g.guard;
@@ -496,7 +503,10 @@ static lg_status make_events(lg_server *sv, lg_err *err) {
     sv->on_hup = evsignal_new(sv->base, SIGHUP, on_reload, sv);
     sv->on_reap = event_new(sv->base, -1, 0, reap, sv);
     sv->on_drain = evtimer_new(sv->base, on_drain, sv);
+    sv->on_ping = event_new(sv->base, -1, EV_PERSIST, on_ping, sv);
+    struct timeval often = timeval_of(sv->g.opt->ping_us / 4);
     if (!sv->on_term || !sv->on_int || !sv->on_hup || !sv->on_reap || !sv->on_drain ||
+        !sv->on_ping || event_add(sv->on_ping, &often) != 0 ||
         event_add(sv->on_term, NULL) != 0 || event_add(sv->on_int, NULL) != 0 ||
         event_add(sv->on_hup, NULL) != 0)
         return LG_FAIL(err, LG_E_NOMEM, "no memory for the gateway's events");
@@ -516,8 +526,10 @@ static lg_status open_all(lg_server *sv, lg_err *err) {
                        .ctx = sv};
     LG_TRY(make_events(sv, err));
     LG_TRY(lg_tokenizer_open(opt->model_path, &sv->g.tok, err));
-    sv->g.model =
-        (lg_oai_model){.name = opt->name, .tok = sv->g.tok, .created = (uint64_t)time(NULL)};
+    sv->g.model = (lg_oai_model){.name = opt->name,
+                                 .tok = sv->g.tok,
+                                 .created = (uint64_t)time(NULL),
+                                 .keep_header = opt->keep_header};
     LG_TRY(open_guard(sv, err));
     LG_TRY(lg_listen_open(&sv->listen, sv->base, opt, on_accept, sv, err));
     sv->g.guard.check_host = sv->listen.loopback || opt->n_allow_host > 0;
@@ -531,7 +543,8 @@ static void close_all(lg_server *sv) {
     lg_supervise_close(&sv->g.sup);
     lg_listen_close(&sv->listen);
     lg_keys_close(&sv->g.guard.keys);
-    struct event *const ev[] = {sv->on_term, sv->on_int, sv->on_hup, sv->on_reap, sv->on_drain};
+    struct event *const ev[] = {sv->on_term, sv->on_int,   sv->on_hup,
+                                sv->on_reap, sv->on_drain, sv->on_ping};
     for (size_t i = 0; i < LG_COUNT(ev); i++)
         if (ev[i]) event_free(ev[i]);
     if (sv->base) event_base_free(sv->base);
@@ -543,6 +556,7 @@ void lg_gateway_opt_init(lg_gateway_opt *opt) {
     *opt = (lg_gateway_opt){.host = "127.0.0.1",
                             .port = 8080,
                             .max_conn = 1024,
+                            .ping_us = 10000000,
                             .max_flight = 1024,
                             .head_us = 10 * 1000000,
                             .body_us = 120 * 1000000,
