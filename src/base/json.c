@@ -43,6 +43,7 @@ typedef struct reader {
     frame *top;            /* innermost open container, or NULL */
     frame *outermost;
     unsigned depth, max_depth;
+    size_t n_left;   /* values that may still come */
     const char *key; /* of the member whose value comes next */
     size_t key_len;
     const char *what;
@@ -270,6 +271,9 @@ static lg_status enter(reader *r, lg_json *v) {
 /* One value at r->p, linked into the open container.  Sets *entered when it is a container that is now open. */
 static lg_status read_value(reader *r, bool *entered) {
     skip_space(r);
+    if (r->n_left-- == 0)
+        return LG_FAIL(r->err, LG_E_FORMAT, "%s: byte %zu: more values than are taken", r->what,
+                       (size_t)(r->p - r->start));
     lg_json *v = take(r->doc, sizeof *v);
     if (!v) return no_memory(r);
     *v = (lg_json){.key = r->key, .key_len = r->key_len, .offset = (size_t)(r->p - r->start)};
@@ -325,8 +329,10 @@ static lg_status read_between(reader *r, bool entered, bool *more) {
 
 /* Parse the source inside doc->text.  doc is closed on failure. */
 static lg_status parse_owned(lg_json_doc *owned, size_t len_bytes, unsigned max_depth,
-                             const char *what, lg_json_doc **doc, lg_err *err) {
-    reader r = {.doc = owned, .start = owned->text + 1, .what = what, .err = err};
+                             size_t max_value, const char *what, lg_json_doc **doc,
+                             lg_err *err) {
+    reader r = {
+        .doc = owned, .start = owned->text + 1, .n_left = max_value, .what = what, .err = err};
     r.p = r.start;
     r.end = r.start + len_bytes;
     r.max_depth = max_depth < LG_JSON_MAX_DEPTH ? max_depth : LG_JSON_MAX_DEPTH;
@@ -362,6 +368,12 @@ static lg_json_doc *doc_open(size_t len_bytes) {
 
 lg_status lg_json_parse(const char *text, size_t len_bytes, unsigned max_depth,
                         const char *what, lg_json_doc **doc, lg_err *err) {
+    return lg_json_parse_bounded(text, len_bytes, max_depth, SIZE_MAX, what, doc, err);
+}
+
+lg_status lg_json_parse_bounded(const char *text, size_t len_bytes, unsigned max_depth,
+                                size_t max_value, const char *what, lg_json_doc **doc,
+                                lg_err *err) {
     *doc = NULL;
     if (len_bytes > UINT32_MAX)
         return LG_FAIL(err, LG_E_FORMAT, "%s: %zu bytes of JSON, expected at most 4 GiB", what,
@@ -369,7 +381,7 @@ lg_status lg_json_parse(const char *text, size_t len_bytes, unsigned max_depth,
     lg_json_doc *own = doc_open(len_bytes);
     if (!own) return LG_FAIL(err, LG_E_NOMEM, "%s: no memory for the JSON text", what);
     if (len_bytes) memcpy(own->text + 1, text, len_bytes);
-    return parse_owned(own, len_bytes, max_depth, what, doc, err);
+    return parse_owned(own, len_bytes, max_depth, max_value, what, doc, err);
 }
 
 /* Read all of fd, whose size was `size` when looked at, into text[size]; a file that grew or shrank is an error. */
@@ -415,7 +427,7 @@ lg_status lg_json_load(const char *path, size_t max_bytes, unsigned max_depth,
         goto done;
     }
     LG_TRY_GOTO(read_all(fd, own->text + 1, size, path, err), st, done);
-    st = parse_owned(own, size, max_depth, path, doc, err);
+    st = parse_owned(own, size, max_depth, SIZE_MAX, path, doc, err);
     own = NULL;
 done:
     if (fd >= 0) close(fd);

@@ -47,6 +47,12 @@ typedef struct lg_json_doc lg_json_doc;
 lg_status lg_json_parse(const char *text, size_t len_bytes, unsigned max_depth,
                         const char *what, lg_json_doc **doc, lg_err *err);
 
+/* The same with at most max_value values (containers, members and elements): LG_E_FORMAT for more.  A value takes about 80
+ * bytes of memory and as few as two of text, so text from outside wants a bound. */
+lg_status lg_json_parse_bounded(const char *text, size_t len_bytes, unsigned max_depth,
+                                size_t max_value, const char *what, lg_json_doc **doc,
+                                lg_err *err);
+
 /* Read and parse a whole file of at most max_bytes.  Adds LG_E_IO for what cannot be read or is no
  * regular file, and LG_E_FORMAT for a larger one. */
 lg_status lg_json_load(const char *path, size_t max_bytes, unsigned max_depth,

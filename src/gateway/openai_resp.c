@@ -3,7 +3,7 @@
  * In:  events of one choice.   Out: server-sent events at once, or one object at the end.
  * Invariants: the deltas of a stream join to what the object would hold; every chunk is well-formed UTF-8; the log-probability
  * of each token appears once, with the first chunk written at or after its event.
- * Thread: gateway.  Memory: the text of the choice, when not streaming.  Test: tests/unit/test_openai.c */
+ * Thread: gateway.  Memory: the text of the choice, when not streaming.  Test: tests/unit/test_openai_resp.c */
 #include "gateway/openai.h"
 
 #include "base/num.h"

@@ -60,6 +60,14 @@ class Http(unittest.TestCase):
         answer = self.s.raw(two + b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", answer), [b"400", b"400", b"200"])
 
+    def test_a_body_of_many_small_values_takes_little_memory(self):
+        code, _, answer = self.s.post(CHAT, b'{"messages": [' + b"0," * (15 << 20) + b"0]}")
+        self.assertEqual(code, 400)
+        self.assertIn("more values", answer["error"]["message"])
+        with open("/proc/%d/status" % self.s.process.pid) as f:
+            peak = int(next(line.split()[1] for line in f if line.startswith("VmHWM")))
+        self.assertLess(peak, 400 * 1024)
+
     def test_malformed_http(self):
         cases = [
             (b"GARBAGE\r\n\r\n", 400),
@@ -313,4 +321,4 @@ class Drain(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(warnings="ignore")
+    unittest.main(warnings="ignore", verbosity=2)

@@ -230,6 +230,21 @@ static char *nested(size_t depth) {
     return s;
 }
 
+static void test_number_of_values_is_limited(void **state) {
+    (void)state;
+    static const char text[] = "{\"a\": [1, [], {\"b\": null}]}"; /* six values */
+    lg_json_doc *doc;
+    lg_err err;
+    for (size_t max = 0; max < 6; max++) {
+        lg_status st = lg_json_parse_bounded(text, strlen(text), 9, max, "x", &doc, &err);
+        assert_int_equal(st, LG_E_FORMAT);
+        assert_null(doc);
+        assert_non_null(strstr(err.msg, "more values"));
+    }
+    assert_int_equal(lg_json_parse_bounded(text, strlen(text), 9, 6, "x", &doc, &err), LG_OK);
+    lg_json_close(&doc);
+}
+
 static void test_depth_is_limited(void **state) {
     (void)state;
     lg_json_doc *doc;
@@ -475,6 +490,7 @@ int main(void) {
         cmocka_unit_test(test_tree_keeps_what_was_written),
         cmocka_unit_test(test_strings_decode),
         cmocka_unit_test(test_depth_is_limited),
+        cmocka_unit_test(test_number_of_values_is_limited),
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_doubles),
         cmocka_unit_test(test_writer),
