@@ -124,4 +124,4 @@ class Model(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(warnings="ignore")
+    unittest.main(warnings="ignore", verbosity=2)

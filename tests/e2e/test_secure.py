@@ -256,4 +256,4 @@ class Local(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(warnings="ignore")
+    unittest.main(warnings="ignore", verbosity=2)

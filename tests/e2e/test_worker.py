@@ -203,4 +203,4 @@ class Gone(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(warnings="ignore")
+    unittest.main(warnings="ignore", verbosity=2)
