@@ -20,6 +20,11 @@ int lg_worker_main(int argc, char **argv);  /* worker.c: the engine for a gatewa
 int lg_run_main(int argc, char **argv);     /* run.c: a conversation in this process */
 int lg_bench_main(int argc, char **argv);   /* bench.c: speed of prompts and answers */
 
+/* ---- Start of a service (harden.c) ---- */
+
+/* No new privileges; and, unless core_dumps, no core file and no other process that looks into this one. */
+void lg_harden_process(bool core_dumps);
+
 /* ---- Models (load.c) ---- */
 
 /* Path of the bundled model into path[size_bytes], or NULL when it is not found. */

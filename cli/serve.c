@@ -36,11 +36,27 @@ static const char help[] =
     "\n"
     "Who may use it (docs/SECURITY.md):\n"
     "      --keys FILE     API keys, made by `lignum keys`; read again at SIGHUP\n"
+    "      --tls-cert FILE, --tls-key FILE\n"
+    "                      certificate chain and key, PEM; read again at SIGHUP\n"
+    "      --tls-client-ca FILE\n"
+    "                      only clients with a certificate of these authorities\n"
     "      --allow-host NAME\n"
     "                      a name in the Host header to accept beside this machine's own\n"
     "      --cors-origin ORIGIN\n"
     "                      web pages that may ask, such as https://example.com; * for all\n"
     "      --insecure      let others reach it without keys or without TLS\n"
+    "\n"
+    "Limits:\n"
+    "      --max-connections N (default: 1024), --max-connections-per-address N\n"
+    "                      more get 503 or 429; the second is 256 and does not count this\n"
+    "                      machine's own, unless it is given\n"
+    "      --max-requests N\n"
+    "                      answers in the making; more get 429 (default: 1024)\n"
+    "      --head-deadline SECONDS (10), --body-deadline SECONDS (120)\n"
+    "                      how long the parts of a request may take; then 408\n"
+    "      --idle-deadline SECONDS\n"
+    "                      how long a connection may wait for its next request (75)\n"
+    "      --core-dumps    leave core files at a crash; they hold prompts and answers\n"
     "\n"
     "      --worker FILE   program to start as the worker (default: this one)\n"
     "      --help          print this\n"
@@ -67,6 +83,16 @@ enum {
     OPT_INSECURE,
     OPT_PING,
     OPT_KEEP_HEADER,
+    OPT_TLS_CERT,
+    OPT_TLS_KEY,
+    OPT_TLS_CA,
+    OPT_MAX_CONN,
+    OPT_MAX_ADDR,
+    OPT_MAX_REQ,
+    OPT_HEAD,
+    OPT_BODY,
+    OPT_IDLE,
+    OPT_CORE,
     OPT_HELP
 };
 
@@ -89,6 +115,16 @@ static const struct option longs[] = {
     {"ping", required_argument, NULL, OPT_PING},
     {"keep-client-header", no_argument, NULL, OPT_KEEP_HEADER},
     {"insecure", no_argument, NULL, OPT_INSECURE},
+    {"tls-cert", required_argument, NULL, OPT_TLS_CERT},
+    {"tls-key", required_argument, NULL, OPT_TLS_KEY},
+    {"tls-client-ca", required_argument, NULL, OPT_TLS_CA},
+    {"max-connections", required_argument, NULL, OPT_MAX_CONN},
+    {"max-connections-per-address", required_argument, NULL, OPT_MAX_ADDR},
+    {"max-requests", required_argument, NULL, OPT_MAX_REQ},
+    {"head-deadline", required_argument, NULL, OPT_HEAD},
+    {"body-deadline", required_argument, NULL, OPT_BODY},
+    {"idle-deadline", required_argument, NULL, OPT_IDLE},
+    {"core-dumps", no_argument, NULL, OPT_CORE},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0}};
 
@@ -97,7 +133,7 @@ typedef struct serve_opt {
     const char *worker;
     char *arg[24]; /* the worker's; texts are argv's or static */
     size_t n_arg;
-    bool help;
+    bool help, core_dumps;
 } serve_opt;
 
 static void add_arg(serve_opt *o, const char *name, char *value) {
@@ -120,11 +156,41 @@ static bool add_name(const char *argv0, const char *option, const char **list, u
 static bool take_secure(lg_gateway_opt *g, const char *argv0, int c) {
     switch (c) {
     case OPT_KEYS: g->keys_path = optarg; return true;
+    case OPT_TLS_CERT: g->tls_cert = optarg; return true;
+    case OPT_TLS_KEY: g->tls_key = optarg; return true;
+    case OPT_TLS_CA: g->tls_client_ca = optarg; return true;
     case OPT_INSECURE: g->insecure = true; return true;
     case OPT_ALLOW_HOST:
         return add_name(argv0, "--allow-host", g->allow_host, &g->n_allow_host);
     case OPT_CORS: return add_name(argv0, "--cors-origin", g->cors_origin, &g->n_cors_origin);
     default: return false;
+    }
+}
+
+static bool take_count(const char *argv0, const char *option, uint64_t max, uint32_t *out) {
+    uint64_t v;
+    if (!lg_option_u64(argv0, option, optarg, 1, max, &v)) return false;
+    *out = (uint32_t)v;
+    return true;
+}
+
+static bool take_seconds(const char *argv0, const char *option, uint64_t *us) {
+    if (!lg_option_u64(argv0, option, optarg, 1, 86400, us)) return false;
+    *us *= 1000000;
+    return true;
+}
+
+/* Options about how much of it. */
+static bool take_limit(lg_gateway_opt *g, const char *argv0, int c) {
+    switch (c) {
+    case OPT_MAX_CONN: return take_count(argv0, "--max-connections", 1000000, &g->max_conn);
+    case OPT_MAX_ADDR:
+        return take_count(argv0, "--max-connections-per-address", 1000000, &g->max_conn_addr);
+    case OPT_MAX_REQ: return take_count(argv0, "--max-requests", 65536, &g->max_flight);
+    case OPT_HEAD: return take_seconds(argv0, "--head-deadline", &g->head_us);
+    case OPT_BODY: return take_seconds(argv0, "--body-deadline", &g->body_us);
+    case OPT_IDLE: return take_seconds(argv0, "--idle-deadline", &g->idle_us);
+    default: return take_secure(g, argv0, c);
     }
 }
 
@@ -171,7 +237,8 @@ static bool take(serve_opt *o, const char *argv0, int c) {
         if (!lg_option_u64(argv0, "--worker-timeout", optarg, 0, 86400, &v)) return false;
         o->gate.silent_us = v * 1000000;
         return true;
-    default: return take_secure(&o->gate, argv0, c);
+    case OPT_CORE: o->core_dumps = true; return true;
+    default: return take_limit(&o->gate, argv0, c);
     }
 }
 
@@ -224,7 +291,15 @@ int lg_serve_main(int argc, char **argv) {
         fprintf(stderr, "%s: --model PATH is needed, and nothing but options\n", argv[0]);
         return lg_option_usage(argv[0]);
     }
+    if (!o.gate.tls_cert != !o.gate.tls_key || (o.gate.tls_client_ca && !o.gate.tls_cert)) {
+        fprintf(stderr,
+                "%s: --tls-cert and --tls-key go together, and --tls-client-ca with them\n",
+                argv[0]);
+        return lg_option_usage(argv[0]);
+    }
+    lg_harden_process(o.core_dumps);
     o.arg[0] = (char *)o.worker;
+    if (o.core_dumps) o.arg[o.n_arg++] = "--core-dumps";
     add_arg(&o, "--model", (char *)o.gate.model_path);
     o.gate.worker_argv = o.arg;
     if (!o.gate.name) {

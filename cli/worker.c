@@ -24,9 +24,10 @@ static const char help[] =
     "margin)\n"
     "      --parallel N    sequences that run at the same time (default: 64)\n"
     "      --threads N     threads (default: physical cores)\n"
+    "      --core-dumps    leave a core file at a crash; it holds prompts and answers\n"
     "      --help          print this\n";
 
-enum { OPT_FD = 256, OPT_CTX, OPT_MEMORY, OPT_PARALLEL, OPT_THREADS, OPT_HELP };
+enum { OPT_FD = 256, OPT_CTX, OPT_MEMORY, OPT_PARALLEL, OPT_THREADS, OPT_CORE, OPT_HELP };
 
 static const struct option longs[] = {{"model", required_argument, NULL, 'm'},
                                       {"fd", required_argument, NULL, OPT_FD},
@@ -34,6 +35,7 @@ static const struct option longs[] = {{"model", required_argument, NULL, 'm'},
                                       {"memory", required_argument, NULL, OPT_MEMORY},
                                       {"parallel", required_argument, NULL, OPT_PARALLEL},
                                       {"threads", required_argument, NULL, OPT_THREADS},
+                                      {"core-dumps", no_argument, NULL, OPT_CORE},
                                       {"help", no_argument, NULL, OPT_HELP},
                                       {NULL, 0, NULL, 0}};
 
@@ -42,6 +44,7 @@ int lg_worker_main(int argc, char **argv) {
     lg_err err = {0};
     uint64_t n_ctx = 0, n_seq = 0;
     int c, fd = -1;
+    bool core_dumps = false;
     lg_options_init(&opt);
     while ((c = getopt_long(argc, argv, "m:", longs, NULL)) != -1) {
         bool ok = true;
@@ -58,6 +61,7 @@ int lg_worker_main(int argc, char **argv) {
         case OPT_THREADS:
             ok = lg_option_int(argv[0], "--threads", optarg, 1, 1024, &opt.n_thread);
             break;
+        case OPT_CORE: core_dumps = true; break;
         case OPT_HELP: fputs(help, stdout); return 0;
         default: ok = false;
         }
@@ -72,6 +76,7 @@ int lg_worker_main(int argc, char **argv) {
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
+    lg_harden_process(core_dumps);
     prctl(PR_SET_NAME, "lignum-worker");
     if (lg_link_serve(fd, &opt, &err) == LG_OK) return 0;
     /* The gateway has been told in a GOODBYE frame and reports it. */

@@ -69,6 +69,8 @@ void lg_expose_metrics(const lg_gateway *g, lg_buf *b) {
         {"lignum_connections", "gauge", "Open client connections.", s->n_conn},
         {"lignum_connections_total", "counter", "Accepted client connections.",
          s->n_conn_total},
+        {"lignum_connections_refused_total", "counter",
+         "Connections that were too many, in all or of one address.", s->n_turned_away},
         {"lignum_slow_clients_total", "counter", "Connections closed: the client did not read.",
          s->n_slow},
         {"lignum_timeouts_total", "counter", "Requests that did not arrive in time.",

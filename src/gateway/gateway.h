@@ -5,6 +5,8 @@
  *   supervise  the worker process, requests in flight            outparse  output text -> reasoning, content, calls
  *   expose     what GET /metrics says                   guard     Host, Origin and key of a request
  *   listen     listening sockets                        keys      hashed keys, roles, limits
+ *   tls        TLS for clients                          peers     connections of each address
+ *   notify     readiness, for systemd
  *
  * A request's way: server reads it -> routes finds the route, openai parses it -> one job with one flight for each
  * choice -> supervise sends them over the link -> events come back -> openai writes -> server sends.
@@ -31,6 +33,7 @@ typedef struct lg_gateway_opt {
     const char *name;         /* model id for clients; NULL = last part of the path */
     char *const *worker_argv; /* how to start the worker; see lg_link_client_spawn */
     uint32_t max_conn;        /* connections at one time */
+    uint32_t max_conn_addr;   /* of one address; 0: 256, and this machine's own do not count */
     uint32_t max_flight;      /* answers in the making at one time */
     uint64_t head_us, body_us,
         idle_us;           /* deadlines: a request's head, its body, the next request */
@@ -157,9 +160,10 @@ typedef struct lg_gateway_stats {
     uint64_t n_request[LG_MAX_ROUTE]
                       [LG_MAX_STATUS]; /* rows and columns: the tables of expose.c */
     uint64_t n_prompt_tok, n_generated_tok;
-    uint64_t n_cancelled; /* answers whose client left */
-    uint64_t n_slow;      /* connections closed because the client did not read */
-    uint64_t n_timeout;   /* connections closed for a deadline */
+    uint64_t n_cancelled;   /* answers whose client left */
+    uint64_t n_slow;        /* connections closed because the client did not read */
+    uint64_t n_timeout;     /* connections closed for a deadline */
+    uint64_t n_turned_away; /* connections that were too many */
     uint64_t n_conn_total;
     uint32_t n_conn;
     lg_metrics_hist ttft, itl; /* seconds */

@@ -10,6 +10,9 @@
 #include "gateway/gateway.h"
 
 #include "gateway/listen.h"
+#include "gateway/notify.h"
+#include "gateway/peers.h"
+#include "gateway/tls.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -23,6 +26,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -32,7 +36,9 @@ enum {
     BODIES_BYTES = 512 << 20, /* all bodies being received */
     LINGER_US = 2000000,      /* after a refusal: time for the client to read it */
     STALL_S = 60,             /* writing makes no progress */
-    DRAIN_POLL_US = 20000
+    PEER_CONNS = 256,         /* connections of one address, when nothing is said */
+    DRAIN_POLL_US = 20000,
+    OTHER_FILES = 64 /* open files beside connections */
 };
 
 typedef enum { READING, BUSY, CLOSING, DEAD } conn_state;
@@ -45,6 +51,7 @@ struct lg_conn {
     conn_state state;
     lg_http http;
     lg_job *job;
+    lg_peer *peer;
     lg_key *key;  /* held; whose request it is */
     lg_buf extra; /* header lines for the answer */
     bool streaming, chunked, half_closed, in_body;
@@ -57,6 +64,10 @@ struct lg_server {
     lg_gateway g;
     struct event_base *base;
     lg_listen listen;
+    lg_tls *tls; /* NULL: plain */
+    lg_peers peers;
+    uint32_t max_conn; /* opt's, or what the limit on open files leaves */
+    char notify[108];  /* socket of the service manager, or "" */
     struct event *on_term, *on_int, *on_hup, *on_reap, *on_drain, *on_ping;
     lg_conn *conns, *dead;
     size_t body_bytes; /* of all connections */
@@ -116,6 +127,7 @@ static void free_conn(lg_conn *c) {
     if (c->on_closed) event_free(c->on_closed);
     if (c->on_time) event_free(c->on_time);
     if (c->be) bufferevent_free(c->be);
+    lg_peers_leave(&c->sv->peers, c->peer);
     c->sv->g.stats.n_conn--;
     lg_mem_free(c);
 }
@@ -137,6 +149,7 @@ static void close_gently(lg_conn *c) {
     set_deadline(c, c->sv->g.opt->head_us);
     if (evbuffer_get_length(bufferevent_get_output(c->be)) > 0) return;
     /* Closing a socket with unread input resets the connection and may destroy the answer: shut down, drain, then close. */
+    if (!c->shut && c->sv->tls) lg_tls_goodbye(c->be);
     if (!c->shut) shutdown(bufferevent_getfd(c->be), SHUT_WR);
     c->shut = true;
     set_deadline(c, LINGER_US);
@@ -315,6 +328,10 @@ static void on_written(struct bufferevent *be, void *ctx) {
 
 static void on_be_event(struct bufferevent *be, short what, void *ctx) {
     lg_conn *c = ctx;
+    if (what & BEV_EVENT_CONNECTED) { /* TLS: the handshake is done */
+        if (c->state == READING) set_deadline(c, c->sv->g.opt->idle_us);
+        return;
+    }
     bool stalled = (what & BEV_EVENT_TIMEOUT) && (what & BEV_EVENT_WRITING);
     if (stalled) c->sv->g.stats.n_slow++;
     /* A client that stops sending still gets the answers that are already made. */
@@ -359,7 +376,8 @@ static bool conn_init(lg_conn *c, lg_server *sv, evutil_socket_t fd) {
     c->sv = sv;
     sv->g.stats.n_conn++;
     sv->g.stats.n_conn_total++;
-    c->be = bufferevent_socket_new(sv->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    c->be = sv->tls ? lg_tls_accept(sv->tls, sv->base, fd)
+                    : bufferevent_socket_new(sv->base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (!c->be) {
         evutil_closesocket(fd);
         return false;
@@ -371,28 +389,44 @@ static bool conn_init(lg_conn *c, lg_server *sv, evutil_socket_t fd) {
     bufferevent_setcb(c->be, on_read, on_written, on_be_event, c);
     bufferevent_setwatermark(c->be, EV_READ, 0, INPUT_BYTES);
     bufferevent_set_timeouts(c->be, NULL, &stall);
-    set_deadline(c, sv->g.opt->idle_us);
+    set_deadline(c, sv->tls ? sv->g.opt->head_us : sv->g.opt->idle_us);
     return bufferevent_enable(c->be, EV_READ | EV_WRITE) == 0;
+}
+
+/* Too many: say so when it can be said without TLS, and close. */
+static void turn_away(lg_server *sv, evutil_socket_t fd, int status) {
+    char text[160];
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 %d %s\r\nContent-Length: 0\r\nRetry-After: 1\r\n"
+                     "Connection: close\r\n\r\n",
+                     status, lg_http_status_text(status));
+    sv->g.stats.n_turned_away++;
+    if (!sv->tls) (void)!send(fd, text, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    evutil_closesocket(fd);
 }
 
 static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *addr,
                       int len, void *ctx) {
     (void)l;
-    (void)addr;
     (void)len;
     lg_server *sv = ctx;
-    static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n"
-                               "Retry-After: 1\r\nConnection: close\r\n\r\n";
-    if (sv->g.stats.n_conn >= sv->g.opt->max_conn) {
-        (void)!send(fd, full, sizeof full - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-        evutil_closesocket(fd);
+    lg_peer *peer = NULL;
+    if (sv->g.stats.n_conn >= sv->max_conn) {
+        turn_away(sv, fd, 503);
         return;
     }
-    lg_conn *c = lg_mem_alloc(sizeof *c);
+    lg_status st = lg_peers_enter(&sv->peers, addr, &peer);
+    if (st == LG_AGAIN) {
+        turn_away(sv, fd, 429);
+        return;
+    }
+    lg_conn *c = st == LG_OK ? lg_mem_alloc(sizeof *c) : NULL;
     if (!c) {
+        lg_peers_leave(&sv->peers, peer);
         evutil_closesocket(fd);
         return;
     }
+    c->peer = peer;
     if (!conn_init(c, sv, fd)) {
         free_conn(c);
         return;
@@ -416,8 +450,9 @@ static void on_start(void *ctx, const lg_link_ready *ready, const lg_err *failed
     sv->g.model.params = ready->params;
     sv->g.model.n_ctx = ready->info.n_ctx;
     sv->g.model.n_vocab = ready->info.n_token;
-    lg_listen_url(&sv->listen, "http", url, sizeof url);
+    lg_listen_url(&sv->listen, sv->tls ? "https" : "http", url, sizeof url);
     if (sv->on_ready) sv->on_ready(sv->g.opt, url);
+    lg_notify_send(sv->notify, "READY=1");
 }
 
 static bool anything_left(const lg_server *sv) {
@@ -448,6 +483,7 @@ static void on_signal(evutil_socket_t sig, short what, void *ctx) {
         event_base_loopbreak(sv->base);
         return;
     }
+    lg_notify_send(sv->notify, "STOPPING=1");
     lg_diag_log(LG_LOG_INFO, "signal %d: finishing %u requests", (int)sig, sv->g.n_job);
     sv->g.draining = true;
     sv->drain_until_us = lg_clock_us() + sv->g.opt->drain_us;
@@ -465,10 +501,29 @@ static void on_ping(evutil_socket_t fd, short what, void *ctx) {
     lg_routes_ping(&sv->g);
 }
 
+/* Every connection is an open file: ask for as many as may be needed. */
+static void allow_files(lg_server *sv) {
+    struct rlimit r;
+    uint64_t want = (uint64_t)sv->g.opt->max_conn + OTHER_FILES;
+    sv->max_conn = sv->g.opt->max_conn;
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= want) return;
+    r.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
+    if (setrlimit(RLIMIT_NOFILE, &r) != 0) getrlimit(RLIMIT_NOFILE, &r);
+    if (r.rlim_cur >= want) return;
+    sv->max_conn =
+        r.rlim_cur > 2 * OTHER_FILES ? (uint32_t)(r.rlim_cur - OTHER_FILES) : OTHER_FILES;
+    lg_diag_log(LG_LOG_WARN, "the limit on open files leaves %u connections of %u",
+                sv->max_conn, sv->g.opt->max_conn);
+}
+
 static lg_status open_guard(lg_server *sv, lg_err *err) {
     const lg_gateway_opt *opt = sv->g.opt;
     lg_guard *gd = &sv->g.guard;
     if (opt->keys_path) LG_TRY(lg_keys_open(opt->keys_path, &gd->keys, err));
+    if (opt->tls_cert)
+        LG_TRY(lg_tls_open(opt->tls_cert, opt->tls_key, opt->tls_client_ca, &sv->tls, err));
+    sv->peers.max = opt->max_conn_addr ? opt->max_conn_addr : PEER_CONNS;
+    sv->peers.max_for_local = opt->max_conn_addr != 0;
     gd->host[gd->n_host++] = opt->host;
     for (uint32_t i = 0; i < opt->n_allow_host && gd->n_host < LG_GUARD_MAX_NAME; i++)
         gd->host[gd->n_host++] = opt->allow_host[i];
@@ -483,8 +538,15 @@ static void on_reload(evutil_socket_t sig, short what, void *ctx) {
     (void)what;
     lg_server *sv = ctx;
     lg_err err = {0};
+    char state[64];
+    snprintf(state, sizeof state, "RELOADING=1\nMONOTONIC_USEC=%llu",
+             (unsigned long long)lg_clock_us());
+    lg_notify_send(sv->notify, state);
     if (sv->g.guard.keys && lg_keys_reload(sv->g.guard.keys, &err) != LG_OK)
         lg_diag_log(LG_LOG_ERROR, "the keys stay as they were: %s", err.msg);
+    if (sv->tls && lg_tls_reload(sv->tls, &err) != LG_OK)
+        lg_diag_log(LG_LOG_ERROR, "TLS stays as it was: %s", err.msg);
+    lg_notify_send(sv->notify, "READY=1");
 }
 
 static lg_status make_events(lg_server *sv, lg_err *err) {
@@ -530,6 +592,7 @@ static lg_status open_all(lg_server *sv, lg_err *err) {
                                  .tok = sv->g.tok,
                                  .created = (uint64_t)time(NULL),
                                  .keep_header = opt->keep_header};
+    allow_files(sv);
     LG_TRY(open_guard(sv, err));
     LG_TRY(lg_listen_open(&sv->listen, sv->base, opt, on_accept, sv, err));
     sv->g.guard.check_host = sv->listen.loopback || opt->n_allow_host > 0;
@@ -543,6 +606,7 @@ static void close_all(lg_server *sv) {
     lg_supervise_close(&sv->g.sup);
     lg_listen_close(&sv->listen);
     lg_keys_close(&sv->g.guard.keys);
+    lg_tls_close(&sv->tls);
     struct event *const ev[] = {sv->on_term, sv->on_int,   sv->on_hup,
                                 sv->on_reap, sv->on_drain, sv->on_ping};
     for (size_t i = 0; i < LG_COUNT(ev); i++)
@@ -578,6 +642,7 @@ lg_status lg_server_run(const lg_gateway_opt *opt,
     signal(SIGPIPE, SIG_IGN);
     sv->g.opt = opt;
     sv->on_ready = on_ready;
+    lg_notify_init(sv->notify);
     lg_metrics_hist_init(&sv->g.stats.ttft, ttft, LG_COUNT(ttft));
     lg_metrics_hist_init(&sv->g.stats.itl, itl, LG_COUNT(itl));
     lg_status st = open_all(sv, err);

@@ -46,7 +46,9 @@ def chat_body(row, **more):
 
 
 class Server:
-    def __init__(self, *args, exe=LIGNUM, model=MODEL, env=None, wait=True):
+    def __init__(self, *args, exe=LIGNUM, model=MODEL, env=None, wait=True, tls=None):
+        """tls: an ssl.SSLContext for clients of a server that got --tls-cert."""
+        self.tls = tls
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen([exe, "serve", "--model", model, "--name", NAME, "--port", "0", *args], stdout=subprocess.PIPE,
                                         stderr=self.log, env={**os.environ, **(env or {})}, text=True)
@@ -58,7 +60,7 @@ class Server:
         """Until the line that says ready; it names the port."""
         for line in self.process.stdout:
             self.said.append(line)
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            found = re.search(r"https?://127\.0\.0\.1:(\d+)", line)
             if found:
                 self.port = int(found.group(1))
             if line.startswith("Ctrl-C"):
@@ -98,11 +100,17 @@ class Server:
         os.kill(self.worker(), signal.SIGKILL)
 
     def connect(self, timeout=60):
-        return socket.create_connection(("127.0.0.1", self.port), timeout)
+        s = socket.create_connection(("127.0.0.1", self.port), timeout)
+        return self.tls.wrap_socket(s, server_hostname="localhost") if self.tls else s
+
+    def http(self, timeout):
+        if self.tls:
+            return http.client.HTTPSConnection("localhost", self.port, timeout=timeout, context=self.tls)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def request(self, method, path, body=None, timeout=120, headers=None):
         """Status, headers, body (parsed when it is JSON).  `headers` come on top."""
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        c = self.http(timeout)
         try:
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             c.request(method, path, data, {**({"Content-Type": "application/json"} if data is not None else {}), **(headers or {})})
@@ -126,7 +134,7 @@ class Server:
 
     def stream(self, path, body, timeout=120):
         """Parsed events of a stream, the last one "[DONE]"."""
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        c = self.http(timeout)
         try:
             c.request("POST", path, json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
             r = c.getresponse()
@@ -230,5 +238,5 @@ def script(*, tokens=60, slots=4, step_us=3000, text="w%d ", extra=""):
     return f.name, "".join(words)
 
 
-def scripted(*args, path, **more):
-    return Server("--worker", SCRIPTED, *args, env={"LG_SCRIPT": path}, **more)
+def scripted(*args, path, env=None, **more):
+    return Server("--worker", SCRIPTED, *args, env={"LG_SCRIPT": path, **(env or {})}, **more)

@@ -2,7 +2,9 @@
 import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -253,6 +255,102 @@ class Local(unittest.TestCase):
         self.assertIn("Loading", s.process.stdout.readline())
         self.assertIn("http://0.0.0.0:", s.process.stdout.readline())
         s.stop(signal.SIGKILL)
+
+
+class Connections(unittest.TestCase):
+    def test_limits(self):
+        path, _ = server.script(tokens=3, step_us=0)
+        for option, code in (("--max-connections", 503), ("--max-connections-per-address", 429)):
+            with server.scripted(option, "5", path=path) as s:
+                held = [s.connect() for _ in range(5)]
+                deadline = time.monotonic() + 5
+                answer = b""
+                while not answer and time.monotonic() < deadline:  # the five may still be in the accept queue
+                    with s.connect(5) as c:
+                        answer = server.read_all(c)
+                self.assertTrue(answer.startswith(b"HTTP/1.1 %d " % code), answer)
+                self.assertIn(b"Retry-After", answer)
+                held.pop().close()
+                while s.raw(b"GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")[9:12] != b"200":
+                    self.assertLess(time.monotonic(), deadline)
+                for c in held:
+                    c.close()
+                time.sleep(0.2)
+                self.assertGreater(s.metrics()["lignum_connections_refused_total"], 0)
+
+    def test_deadlines_can_be_set(self):
+        path, _ = server.script(tokens=3, step_us=0)
+        with server.scripted("--head-deadline", "1", "--body-deadline", "1", "--idle-deadline", "1", path=path) as s:
+            for data, want in ((b"", b""), (b"GET /live HTTP/1.1\r\n", b"408"),
+                               (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", b"408")):
+                start = time.monotonic()
+                self.assertEqual(s.raw(data, timeout=8)[9:12], want)
+                self.assertTrue(0.8 < time.monotonic() - start < 4)
+
+
+class Process(unittest.TestCase):
+    def test_no_core_files_unless_said(self):
+        path, _ = server.script(tokens=3, step_us=0)
+        for args, soft in (((), "0"), (("--core-dumps",), None)):
+            with server.Server(*args) as s:
+                for pid in (s.process.pid, s.worker()):
+                    with open("/proc/%d/limits" % pid) as f:
+                        core = next(line.split()[4] for line in f if line.startswith("Max core file size"))
+                    if soft is not None:
+                        self.assertEqual(core, soft)
+                    with open("/proc/%d/status" % pid) as f:
+                        self.assertRegex(f.read(), r"NoNewPrivs:\s+1")
+                    if os.getuid() != 0:  # a process that may not be looked into belongs to root in /proc
+                        self.assertEqual(os.stat("/proc/%d" % pid).st_uid == 0, soft is not None)
+
+
+class Systemd(unittest.TestCase):
+    """The protocols of sd_notify(3) and sd_listen_fds(3)."""
+
+    def test_readiness_reload_and_stop(self):
+        with tempfile.TemporaryDirectory() as d, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+            manager.bind(os.path.join(d, "notify"))
+            manager.settimeout(20)
+            path, _ = server.script(tokens=3, step_us=0)
+            with server.scripted(path=path, env={"NOTIFY_SOCKET": os.path.join(d, "notify")}) as s:
+                self.assertEqual(manager.recv(1000), b"READY=1")
+                with open("/proc/%d/environ" % s.worker(), "rb") as f:
+                    self.assertNotIn(b"NOTIFY_SOCKET", f.read())
+                s.process.send_signal(signal.SIGHUP)
+                self.assertRegex(manager.recv(1000), rb"^RELOADING=1\nMONOTONIC_USEC=\d+$")
+                self.assertEqual(manager.recv(1000), b"READY=1")
+                s.process.send_signal(signal.SIGTERM)
+                self.assertEqual(manager.recv(1000), b"STOPPING=1")
+                self.assertEqual(s.process.wait(20), 0)
+
+    def test_sockets_are_taken_over(self):
+        path, _ = server.script(tokens=3, step_us=0)
+        with tempfile.TemporaryDirectory() as d, socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:
+            tcp.bind(("127.0.0.1", 0))
+            unix.bind(os.path.join(d, "socket"))
+            for listener in (tcp, unix):
+                listener.listen(10)
+            command = "import os,sys; os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='2'); os.dup2(%d, 13); os.dup2(%d, 14); " \
+                "os.dup2(13, 3); os.dup2(14, 4); os.execv(sys.argv[1], sys.argv[1:])" % (tcp.fileno(), unix.fileno())
+            p = subprocess.Popen([sys.executable, "-c", command, server.LIGNUM, "serve", "--model", server.MODEL, "--worker", server.SCRIPTED],
+                                 env={**os.environ, "LG_SCRIPT": path}, stdout=subprocess.PIPE, text=True,
+                                 pass_fds=(tcp.fileno(), unix.fileno()))
+            try:
+                for line in p.stdout:
+                    if line.startswith("Ctrl-C"):
+                        break
+                    if "is ready" in line:
+                        self.assertIn("http://127.0.0.1:%d" % tcp.getsockname()[1], line)
+                for address in (tcp.getsockname(), unix.getsockname()):
+                    with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as c:
+                        c.settimeout(10)
+                        c.connect(address)
+                        c.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                        self.assertTrue(server.read_all(c).startswith(b"HTTP/1.1 200"))
+            finally:
+                p.kill()
+                p.wait()
+                p.stdout.close()
 
 
 if __name__ == "__main__":
