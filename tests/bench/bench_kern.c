@@ -1,13 +1,16 @@
 /* bench_kern.c - time of the kernels on the shapes that matter, one thread.
  *
- *     bench_kern [LEVEL ...]      default: every level that runs here but ref
+ *     bench_kern [=TEXT] [LEVEL ...]      default: every level that runs here but ref; =TEXT: lines that hold TEXT
  *
+ * First the limits of one thread here: a read-only stream, products by FMA and by bytes (maddubs, maddwd, add).
  * Each line: kernel, shape, level, best time of several batches, speed, and the ratio to ref where ref is not too slow.
  * Time is processor time of the thread, so that other work on the machine disturbs less. */
 #include "base/base.h"
 #include "kern/kern.h"
+#include "limits.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 typedef void work(const lg_kern *k, void *ctx);
@@ -48,9 +51,12 @@ static void drop(float **all, size_t n) {
     for (size_t i = 0; i < n; i++) lg_mem_free(all[i]);
 }
 
+static const char *only = ""; /* lines to measure */
+
 /* `units` is the work of one call. */
 static void report(const char *name, const lg_kern *k, work *run, void *ctx, double units,
                    const char *unit, bool vs_ref) {
+    if (!strstr(name, only)) return;
     double us = time_us(run, k, ctx);
     printf("%-34s %-7s %12.2f us %9.2f G%s/s", name, k->name, us, units / us * 1e-3, unit);
     if (vs_ref) printf("   %6.1f x ref", time_us(run, lg_kern_level("ref"), ctx) / us);
@@ -88,6 +94,59 @@ static void bench_gemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_t
         report(name, k, run_gemm, &c, (double)n * n_row, "MAC", n * n_row < 10000000);
     lg_mem_free(panel);
     drop((float *[]){scale, c.x, c.y}, 3);
+}
+
+typedef struct qgemm_case {
+    lg_mat w;
+    lg_qrows x;
+    float *y;
+    uint32_t n_row;
+} qgemm_case;
+
+static void run_qgemm(const lg_kern *k, void *ctx) {
+    qgemm_case *c = ctx;
+    k->qgemm(&c->w, 0, lg_mat_n_panel(&c->w), &c->x, NULL, c->n_row, c->y, c->w.n_out);
+}
+
+/* Rows of integers against blocks; one row also in bytes of weights, from memory when the matrix is large. */
+static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_t n_in,
+                        uint32_t n_row) {
+    lg_mat w = {.type = type, .n_out = n_out, .n_in = n_in};
+    size_t bytes = lg_mat_n_panel(&w) * lg_dtype_panel_bytes(type, n_in),
+           n = (size_t)n_row * n_in;
+    uint8_t *panel = lg_mem_alloc(bytes);
+    float *x = floats(n, -1, 1), *d = floats(n / 32, 0, 1);
+    int8_t *v8 = lg_mem_alloc(n);
+    int16_t *v16 = lg_mem_alloc(2 * n), *sum = lg_mem_alloc(n / 16);
+    LG_ASSERT(panel && v8 && v16 && sum);
+    for (size_t i = 0; i < bytes; i++) panel[i] = (uint8_t)((i * 2654435761u >> 13) % 0x3c);
+    w.panel = panel;
+    qgemm_case c = {w,
+                    {lg_dtype_block(type), n_in, v8, v16, sum, d},
+                    floats(n_row * (size_t)n_out, 0, 1),
+                    n_row};
+    for (uint32_t r = 0; r < n_row; r++) k->quant_row(x + (size_t)r * n_in, n_in, &c.x, r);
+    char name[64];
+    snprintf(name, sizeof name, "qgemm %s M=%u %ux%u", lg_dtype_name(type), n_row, n_out, n_in);
+    if (n_row == 1)
+        report(name, k, run_qgemm, &c, (double)bytes, "B", false);
+    else
+        report(name, k, run_qgemm, &c, (double)n_out * n_in * n_row, "MAC", false);
+    lg_mem_free(panel);
+    lg_mem_free(v8);
+    lg_mem_free(v16);
+    lg_mem_free(sum);
+    drop((float *[]){x, d, c.y}, 3);
+}
+
+static void bench_quantised(const lg_kern *k) {
+    static const uint32_t rows[] = {4, 16, 64, 512};
+    for (int type = LG_Q4_0; type < LG_N_DTYPE; type++) {
+        if (!lg_dtype_is_int((lg_dtype)type)) continue;
+        bench_qgemm(k, (lg_dtype)type, 32768, 2048, 1);
+        for (size_t i = 0; i < LG_COUNT(rows); i++)
+            bench_qgemm(k, (lg_dtype)type, 2048, 2048, rows[i]);
+    }
 }
 
 static void run_gdn(const lg_kern *k, void *ctx) {
@@ -217,6 +276,7 @@ static void bench(const lg_kern *k) {
             bench_gemm(k, (lg_dtype)type, 2048, 2048, rows[i]);
     }
     bench_gemm(k, LG_BF16, 32768, 2048, 1);
+    bench_quantised(k);
     bench_gdn(k, 1);
     bench_gdn(k, 32);
     bench_gdn(k, 256);
@@ -227,9 +287,17 @@ static void bench(const lg_kern *k) {
     bench_rows(k, 248320);
 }
 
+static void print_limits(void) {
+    printf("limits of one thread: stream %.1f GB/s, FMA %.1f GMAC/s, bytes %.1f GMAC/s\n",
+           limits_stream_gbs(), limits_fma_gmacs(), limits_int8_gmacs());
+}
+
 int main(int argc, char **argv) {
     static const char *const all[] = {"avx2", "avx512"};
-    for (int i = 1; i < argc; i++) {
+    int first = 1;
+    if (argc > 1 && argv[1][0] == '=') only = argv[first++] + 1;
+    print_limits();
+    for (int i = first; i < argc; i++) {
         const lg_kern *k = lg_kern_level(argv[i]);
         if (!k) {
             fprintf(stderr, "bench_kern: no level %s here\n", argv[i]);
@@ -237,7 +305,7 @@ int main(int argc, char **argv) {
         }
         bench(k);
     }
-    for (size_t i = 0; i < LG_COUNT(all) && argc == 1; i++)
+    for (size_t i = 0; i < LG_COUNT(all) && argc == first; i++)
         if (lg_kern_level(all[i])) bench(lg_kern_level(all[i]));
     return 0;
 }

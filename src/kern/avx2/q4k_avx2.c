@@ -7,7 +7,7 @@
  * Test: tests/unit/test_qgemm.c; what else was tried: docs/EXPERIMENTS.md */
 #include "kern/avx2/qrows_avx2.h"
 
-#define TILE 4 /* rows */
+#define TILE 3 /* rows */
 
 /* A group of 16 blocks: [run][4 k][16 channels][4]. */
 typedef struct q4k_wide {
@@ -15,9 +15,6 @@ typedef struct q4k_wide {
     _Alignas(32) int16_t scale[8][LG_NR][2];
     qwide q; /* d, m and j of it */
 } q4k_wide;
-
-/* Keeps the compiler from computing many products ahead, for which there are no registers. */
-#define PIN(v) __asm__("" : "+x"(v))
 
 INLINE __m256i x4(const int8_t *v) {
     return _mm256_set1_epi32((int)lg_num_load32(v));
@@ -51,11 +48,13 @@ INLINE void add_run(const q4k_wide *t, int run, const qrow *x, const int n_row,
         __m256i a = aligned32(t->w[run][k]), b = aligned32(t->w[run][k] + 8);
         for (int r = 0; r < n_row; r++) {
             __m256i xv = x4(x[r].v8 + 32 * run + 4 * k);
-            __m256i pa = _mm256_maddubs_epi16(a, xv), pb = _mm256_maddubs_epi16(b, xv);
-            s[r][0] = k ? _mm256_add_epi16(s[r][0], pa) : pa;
-            s[r][1] = k ? _mm256_add_epi16(s[r][1], pb) : pb;
-            PIN(s[r][0]);
-            PIN(s[r][1]);
+            if (k == 0) {
+                s[r][0] = _mm256_maddubs_epi16(a, xv);
+                s[r][1] = _mm256_maddubs_epi16(b, xv);
+            } else {
+                mac_bytes(&s[r][0], a, xv);
+                mac_bytes(&s[r][1], b, xv);
+            }
         }
     }
     for (int r = 0; r < n_row; r++)
@@ -88,12 +87,13 @@ INLINE void add_packed(const uint8_t *nib, const q4k_wide *t, int p, const qrow 
             __m256i v = load32(nib + 64 * k + 32 * i), lo = low4(v), hi = high4(v);
             for (int r = 0; r < n_row; r++) {
                 const int8_t *xr = x[r].v8 + 64 * p + 4 * k;
-                __m256i a = _mm256_maddubs_epi16(lo, x4(xr));
-                __m256i b = _mm256_maddubs_epi16(hi, x4(xr + 32));
-                s[r][0][i] = k ? _mm256_add_epi16(s[r][0][i], a) : a;
-                s[r][1][i] = k ? _mm256_add_epi16(s[r][1][i], b) : b;
-                PIN(s[r][0][i]);
-                PIN(s[r][1][i]);
+                if (k == 0) {
+                    s[r][0][i] = _mm256_maddubs_epi16(lo, x4(xr));
+                    s[r][1][i] = _mm256_maddubs_epi16(hi, x4(xr + 32));
+                } else {
+                    mac_bytes(&s[r][0][i], lo, x4(xr));
+                    mac_bytes(&s[r][1][i], hi, x4(xr + 32));
+                }
             }
         }
     for (int r = 0; r < n_row; r++)
@@ -139,7 +139,7 @@ static void run_many(const qgemm *g, uint32_t panel0, uint32_t n_panel) {
                 switch (n) {
                 case 1: add_rows(&t, row + r, 1); break;
                 case 2: add_rows(&t, row + r, 2); break;
-                case 3: add_rows(&t, row + r, 3); break;
+                case 3: add_rows(&t, row + r, 3 < TILE ? 3 : TILE); break;
                 default: add_rows(&t, row + r, TILE); break;
                 }
                 r += n;

@@ -72,8 +72,8 @@ INLINE void dot_rows(const qwide *q, const int n_k, const qrow *x, const int n_r
         __m256i b = *(const __m256i *)(const void *)(q->w[k] + 8);
         for (int r = 0; r < n_row; r++) {
             __m256i xv = _mm256_set1_epi32((int)lg_num_load32(v[r] + 2 * k));
-            sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(a, xv));
-            sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(b, xv));
+            mac_words(&sum[r][0], a, xv);
+            mac_words(&sum[r][1], b, xv);
         }
     }
 }

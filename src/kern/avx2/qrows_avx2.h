@@ -12,6 +12,21 @@
 #define QG_ROW  96 /* rows that pass over a widened group */
 #define QG_TILE 6  /* rows whose integer sums are in registers */
 
+/* acc += pairs of products of words.  In assembly, so that gcc neither computes many products ahead, for which there are no
+ * registers, nor moves sums between registers (both cost a third of the speed). */
+INLINE void mac_words(__m256i *acc, __m256i w, __m256i x) {
+    __m256i t;
+    __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(*acc), "=&x"(t) : "x"(w), "x"(x));
+}
+
+/* The same in 16 bits for unsigned bytes w and signed bytes x. */
+INLINE void mac_bytes(__m256i *acc, __m256i w, __m256i x) {
+    __m256i t;
+    __asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
+            : "+x"(*acc), "=&x"(t)
+            : "x"(w), "x"(x));
+}
+
 /* The arguments of one call, for at most QG_ROW rows. */
 typedef struct qgemm {
     const lg_mat *w;
