@@ -2,13 +2,16 @@
  * places in the pools, and whatever the memory held before.
  *
  * Compared with memcmp: the logits of every position, and each sequence's recurrent and convolution state at its end.
- * The models are tiny-moe (8 layers, two value heads a key head), tiny-moe-fp8 and tiny-dense-r3 (three value heads); the
+ * The models are tiny-moe (8 layers, two value heads a key head), tiny-moe-fp8 and tiny-dense-r3 (three value heads), and
+ * tiny-moe and a bundled model with every matrix rounded to block types, whose products are of integers; the
  * prompt's length is no multiple of a page, a block of GDN rows or a block of query rows. */
+#include "quant_fit.h"
 #include "rig.h"
 
 #include "backend/cpu/cpu.h"
 #include "base/num.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +25,9 @@
 #define N_SNAP   4
 
 typedef struct exact_model {
-    const char *name;
+    const char *name, *folder; /* below the source tree */
+    bool quant; /* matrices rounded to block types, K types among them where the widths allow */
+    quant_fit fit;
     lg_weights *w;
     uint32_t tok[N_SEQ][N_TOK];
     uint32_t n_tok[N_SEQ];
@@ -38,7 +43,12 @@ typedef struct place {
 
 static lg_pool *pools[4]; /* by number of threads */
 static exact_model models[] = {
-    {.name = "tiny-moe"}, {.name = "tiny-moe-fp8"}, {.name = "tiny-dense-r3"}};
+    {.name = "tiny-moe", .folder = "tests/data/models"},
+    {.name = "tiny-moe-fp8", .folder = "tests/data/models"},
+    {.name = "tiny-dense-r3", .folder = "tests/data/models"},
+    {.name = "tiny-moe", .folder = "tests/data/models", .quant = true},
+    {.name = "tiny-qwen35moe", .folder = "models", .quant = true},
+};
 static const place home = {1, {0, 1, 2}};
 
 static lg_backend *open_backend(const exact_model *m, int n_thread, const char *level) {
@@ -99,13 +109,13 @@ static void expect_same(const exact_model *m, uint32_t i, const float *logits,
 }
 
 static void open_model(exact_model *m) {
-    char path[1024], folder[512], unused[512];
+    char path[1024];
     lg_err err = {0};
-    assert_true(rig_data(0, folder, unused));
-    snprintf(path, sizeof path, "%s/%s", folder, m->name);
+    snprintf(path, sizeof path, "%s/%s/%s", getenv("LG_SOURCE_DIR"), m->folder, m->name);
     if (lg_weights_open(path, pools[1], NULL, NULL, &m->w, &err) != LG_OK)
         fail_msg("%s", err.msg);
     const lg_config *c = &m->w->cfg;
+    if (m->quant) quant_fit_weights(&m->fit, m->w, true);
     for (uint32_t l = 0; l < c->n_layer; l++)
         if (c->layer[l] == LG_LAYER_GDN)
             m->n_state +=
@@ -142,6 +152,7 @@ static int close_all(void **state) {
             lg_mem_free(models[k].state[i]);
         }
         lg_weights_close(&models[k].w);
+        quant_fit_fini(&models[k].fit);
     }
     for (int n = 1; n <= 3; n++) lg_pool_close(&pools[n]);
     return 0;
@@ -388,6 +399,49 @@ static void test_snapshots_at_every_position(void **state) {
     }
 }
 
+/* Mean of sum p log(p / q) over the rows of sequence 0, and how often both prefer the same token. */
+static double mean_kl(const float *a, const float *b, uint32_t n_row, uint32_t n,
+                      uint32_t *same) {
+    double sum = 0;
+    *same = 0;
+    for (uint32_t r = 0; r < n_row; r++, a += n, b += n) {
+        double ma = (double)a[rig_argmax(a, n)], mb = (double)b[rig_argmax(b, n)];
+        double za = 0, zb = 0, kl = 0;
+        for (uint32_t i = 0; i < n; i++)
+            za += exp((double)a[i] - ma), zb += exp((double)b[i] - mb);
+        for (uint32_t i = 0; i < n; i++) {
+            double la = (double)a[i] - ma - log(za), lb = (double)b[i] - mb - log(zb);
+            kl += exp(la) * (la - lb);
+        }
+        sum += kl;
+        *same += rig_argmax(a, n) == rig_argmax(b, n);
+    }
+    return sum / n_row;
+}
+
+/* Integer products against float products over the same rounded weights, on the trained model: a random one with chosen
+ * experts (tiny-moe) is chaotic. */
+static void test_integers_stay_near_floats(void **state) {
+    (void)state;
+    for (size_t k = 0; k < LG_COUNT(models); k++) {
+        const exact_model *m = &models[k];
+        if (!m->quant || strcmp(m->name, "tiny-qwen35moe") != 0) continue;
+        result r = take_result(m);
+        lg_backend *be = open_backend(m, 2, NULL);
+        uint32_t same;
+        be->exact = true;
+        run_alone(m, be, 0, &home, N_TOK, r.logits, r.state);
+        double kl = mean_kl(r.logits, m->logits[0], N_TOK, m->w->cfg.n_vocab, &same);
+        printf(
+            "  %s, %u Q8_0, %u Q4_K, %u Q6_K: mean KL %.5f, the same first choice %u of %u\n",
+            m->name, m->fit.n_type[LG_Q8_0], m->fit.n_type[LG_Q4_K], m->fit.n_type[LG_Q6_K], kl,
+            same, (unsigned)N_TOK);
+        assert_true(kl > 0 && kl < 0.003);
+        lg_backend_close(&be);
+        free_result(&r);
+    }
+}
+
 static void test_a_step_allocates_nothing(void **state) {
     (void)state;
     const exact_model *m = &models[0];
@@ -409,6 +463,7 @@ int main(void) {
                                        cmocka_unit_test(test_attention_divided_by_pages),
                                        cmocka_unit_test(test_ragged_mixes_with_places_shuffled),
                                        cmocka_unit_test(test_snapshots_at_every_position),
+                                       cmocka_unit_test(test_integers_stay_near_floats),
                                        cmocka_unit_test(test_a_step_allocates_nothing)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -243,6 +243,7 @@ void lg_cpu_attn(lg_backend *be, uint32_t layer) {
          .ld_y = 2 * width},
         {.w = &w->k, .x = s->xn, .ld_x = cfg->n_embd, .n_row = n, .y = s->k, .ld_y = kv},
         {.w = &w->v, .x = s->xn, .ld_x = cfg->n_embd, .n_row = n, .y = s->v, .ld_y = kv}};
+    lg_cpu_quant_jobs(be, &s->xn_q, in, 3);
     lg_cpu_gemm_run(be, in, 3);
     attn_ctx c = {be, w, layer, 1.0f / sqrtf((float)d)};
     lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * width * 4,
@@ -261,5 +262,7 @@ void lg_cpu_attn(lg_backend *be, uint32_t layer) {
     lg_cpu_trace(be, (int)layer, "attn.gated", s->gated, n, width, width);
     lg_cpu_gemm out = {
         .w = &w->o, .x = s->gated, .ld_x = width, .n_row = n, .y = s->mix, .ld_y = cfg->n_embd};
+    lg_cpu_quant_start(&s->mid_q, s->gated, n, (uint32_t)width);
+    lg_cpu_quant_jobs(be, &s->mid_q, &out, 1);
     lg_cpu_gemm_run(be, &out, 1);
 }

@@ -98,6 +98,17 @@ static void carve_mlp(lg_arena *a, const lg_config *c, const lg_backend_opt *opt
     s->job = lg_arena_take(a, (size_t)c->n_expert + 2, sizeof *s->job);
 }
 
+/* The most elements that go into an output, down or head product at once. */
+static size_t mid_floats(const lg_config *c, const lg_backend_opt *opt) {
+    size_t n = opt->max_tok, vals = (size_t)c->n_v_head * c->d_v;
+    size_t widest = (size_t)c->n_head * c->d_head, all = (size_t)opt->max_out * c->n_embd;
+    size_t ff = c->n_expert ? (size_t)c->n_expert_tok * c->n_ff_expert : c->n_ff;
+    if (vals > widest) widest = vals;
+    if (ff > widest) widest = ff;
+    if (c->n_expert && c->n_ff_shared > widest) widest = c->n_ff_shared;
+    return n * widest > all ? n * widest : all;
+}
+
 /* Lay out the whole scratch in an arena, or only count it. */
 static void carve(lg_arena *a, const lg_config *c, const lg_backend_opt *opt, int n_thread,
                   lg_cpu_scratch *s) {
@@ -106,6 +117,8 @@ static void carve(lg_arena *a, const lg_config *c, const lg_backend_opt *opt, in
     s->x = lg_arena_take(a, n * c->n_embd, f);
     s->xn = lg_arena_take(a, n * c->n_embd, f);
     s->mix = lg_arena_take(a, n * c->n_embd, f);
+    lg_cpu_quant_carve(a, n * c->n_embd, &s->xn_q);
+    lg_cpu_quant_carve(a, mid_floats(c, opt), &s->mid_q);
     s->cos = lg_arena_take(a, n * (c->n_rot / 2), f);
     s->sin = lg_arena_take(a, n * (c->n_rot / 2), f);
     s->pos = lg_arena_take(a, n, u);
@@ -161,6 +174,7 @@ lg_status lg_backend_open(const lg_weights *w, const lg_backend_opt *opt, lg_poo
     be->split_from = LG_CPU_SPLIT_FROM;
     be->split_step = (uint32_t)be->n_thread * LG_CPU_SPLIT_PAGES;
     be->opt = *opt;
+    be->exact = opt->exact || strcmp(be->kern->name, "ref") == 0;
     be->ld_logits = round16(w->cfg.n_vocab);
     lg_cpu_layout_of(be->cfg, &be->lay);
     lg_backend_plan plan;
@@ -272,6 +286,7 @@ lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *ou
     size_t h = be->cfg->n_embd;
     lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * h * 8, embed_task,
                be);
+    lg_cpu_quant_start(&be->s.xn_q, be->s.xn, n, be->cfg->n_embd);
     lg_cpu_trace(be, -1, "embed", be->s.x, n, h, h);
     for (uint32_t l = 0; l < be->cfg->n_layer; l++) run_layer(be, l);
     lg_cpu_head(be, out);

@@ -2,6 +2,7 @@
  *
  *   cpu.c    plan, open, close; one step: embedding, the walk over the layers, what a slot holds
  *   stage.c  parallel regions: matrix products cut into tasks, residual + norm by rows
+ *   quant.c  input rows as integers, where the weights are blocks of them
  *   attn.c   gated attention over KV pages
  *   gdn.c    Gated DeltaNet over state slots
  *   moe.c    router, grouped experts, shared expert, combination; the dense MLP
@@ -37,6 +38,14 @@ typedef struct lg_cpu_layout {
     size_t slot;                            /* one slot: [n_gdn] of that */
 } lg_cpu_layout;
 
+/* Input rows x [n_row][n_in] of some products as integers, in the forms that the weights' types want. */
+typedef struct lg_cpu_quant {
+    const float *x;
+    uint32_t n_row, n_in;
+    bool made[2];
+    lg_qrows form[2]; /* groups of 32 and of 256 */
+} lg_cpu_quant;
+
 /* One matrix product of a stage: y = x W, or with w2 a gated pair y = silu(x W) * (x W2), where y2 is working memory of
  * y's shape.  Rows as in lg_kern.gemm; y row r is row r. */
 typedef struct lg_cpu_gemm {
@@ -47,15 +56,19 @@ typedef struct lg_cpu_gemm {
     uint32_t n_row;
     float *y, *y2;
     size_t ld_y;
+    const lg_cpu_quant *q; /* set by lg_cpu_quant_jobs: x lies in its rows */
     /* the cut, filled by lg_cpu_gemm_run */
     uint32_t task0, n_row_blk, n_panel_task;
 } lg_cpu_gemm;
 
 /* Step scratch.  N = max_tok, S = max_seq, O = max_out, T = threads; see lg_cpu_carve. */
 typedef struct lg_cpu_scratch {
-    float *x;           /* [N][n_embd] residual stream */
-    float *xn;          /* [N][n_embd] normed rows */
-    float *mix;         /* [N][n_embd] output of mixer or MLP */
+    float *x;          /* [N][n_embd] residual stream */
+    float *xn;         /* [N][n_embd] normed rows */
+    float *mix;        /* [N][n_embd] output of mixer or MLP */
+    lg_cpu_quant xn_q; /* xn as integers */
+    lg_cpu_quant
+        mid_q; /* and the rows that go into output, down and head products, one after the other */
     float *cos, *sin;   /* [N][n_rot / 2] */
     uint32_t *pos;      /* [N] position of each row */
     uint32_t *row_seq;  /* [N] sequence of each row */
@@ -107,6 +120,7 @@ struct lg_backend {
     int n_thread;
     uint32_t split_from; /* pages from which a lone row's attention is divided by pages */
     uint32_t split_step; /* pages attended before they are merged */
+    bool exact;          /* products of block types by floats */
     lg_backend_opt opt;
     lg_cpu_layout lay;
     float *page; /* [n_page][lay.page], owned */
@@ -163,6 +177,20 @@ void lg_cpu_residual(lg_backend *be, const float *norm, const float *shared_gate
 /* Copy what belongs to key head kh (with its value heads) of one layer of a slot that holds n_tok tokens. */
 void lg_cpu_snap_head(const lg_backend *be, uint32_t kh, uint32_t n_tok, const float *from,
                       float *to);
+
+/* ---- quant.c ---- */
+
+/* Take memory for n_float elements in both forms. */
+void lg_cpu_quant_carve(lg_arena *a, size_t n_float, lg_cpu_quant *q);
+
+/* Declare the rows x [n_row][n_in]: nothing is made of them yet. */
+void lg_cpu_quant_start(lg_cpu_quant *q, const float *x, uint32_t n_row, uint32_t n_in);
+
+/* Prepare jobs whose x all lie in the rows of q: those of integer types will multiply integers. */
+void lg_cpu_quant_jobs(lg_backend *be, lg_cpu_quant *q, lg_cpu_gemm *job, uint32_t n_job);
+
+/* The integers from row `row` of a job on, for weights w; false when that product reads floats. */
+bool lg_cpu_quant_rows(const lg_cpu_gemm *job, const lg_mat *w, uint32_t row, lg_qrows *x);
 
 /* ---- one function a stage group; each reads s.xn and writes s.mix ---- */
 

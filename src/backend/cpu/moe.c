@@ -163,15 +163,21 @@ void lg_cpu_moe(lg_backend *be, uint32_t layer) {
                               .n_row = n,
                               .y = s->logit,
                               .ld_y = cfg->n_expert};
+    lg_cpu_quant_jobs(be, &s->xn_q, s->job, 2);
     lg_cpu_gemm_run(be, s->job, 2);
     lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK,
                (uint64_t)n * cfg->n_expert * cfg->n_expert_tok, topk_task, be);
     if (be->opt.trace) trace_router(be, (int)layer);
     sort_rows(be);
     n_job = expert_jobs(be, w, false, s->job);
-    s->job[n_job++] = down_job(be, &w->shared, s->sh, s->so);
-    lg_cpu_gemm_run(be, s->job, n_job);
+    lg_cpu_quant_jobs(be, &s->xn_q, s->job, n_job);
+    s->job[n_job] = down_job(be, &w->shared, s->sh, s->so);
+    lg_cpu_quant_start(&s->mid_q, s->sh, n, cfg->n_ff_shared);
+    lg_cpu_quant_jobs(be, &s->mid_q, s->job + n_job, 1);
+    lg_cpu_gemm_run(be, s->job, n_job + 1);
     n_job = expert_jobs(be, w, true, s->job);
+    lg_cpu_quant_start(&s->mid_q, s->h, n * cfg->n_expert_tok, cfg->n_ff_expert);
+    lg_cpu_quant_jobs(be, &s->mid_q, s->job, n_job);
     lg_cpu_gemm_run(be, s->job, n_job);
     lg_cpu_trace(be, (int)layer, "moe.shared_out", s->so, n, cfg->n_embd, cfg->n_embd);
     combine(be, (int)layer);
@@ -180,7 +186,10 @@ void lg_cpu_moe(lg_backend *be, uint32_t layer) {
 void lg_cpu_dense(lg_backend *be, uint32_t layer) {
     const lg_mlp_w *m = &be->w->layer[layer].mlp;
     lg_cpu_gemm job = gate_up_job(be, m, be->s.h, be->s.h2);
+    lg_cpu_quant_jobs(be, &be->s.xn_q, &job, 1);
     lg_cpu_gemm_run(be, &job, 1);
     job = down_job(be, m, be->s.h, be->s.mix);
+    lg_cpu_quant_start(&be->s.mid_q, be->s.h, job.n_row, m->down.n_in);
+    lg_cpu_quant_jobs(be, &be->s.mid_q, &job, 1);
     lg_cpu_gemm_run(be, &job, 1);
 }

@@ -36,6 +36,18 @@ static const lg_cpu_gemm *find_job(const gemm_ctx *c, uint32_t task) {
     return &c->job[lo];
 }
 
+/* n_row rows from row0 of a job times panels of w, which is the job's w or w2; y is the job's row row0. */
+static void product(const lg_kern *kern, const lg_cpu_gemm *j, const lg_mat *w, uint32_t panel0,
+                    uint32_t n_panel, uint32_t row0, uint32_t n_row, float *y) {
+    lg_qrows q;
+    const uint32_t *idx = j->row_idx ? j->row_idx + row0 : NULL;
+    uint32_t first = idx ? 0 : row0;
+    if (lg_cpu_quant_rows(j, w, first, &q))
+        kern->qgemm(w, panel0, n_panel, &q, idx, n_row, y, j->ld_y);
+    else
+        kern->gemm(w, panel0, n_panel, j->x + first * j->ld_x, j->ld_x, idx, n_row, y, j->ld_y);
+}
+
 static void gemm_task(void *ctx, size_t task, int thread) {
     (void)thread;
     const gemm_ctx *c = ctx;
@@ -44,13 +56,11 @@ static void gemm_task(void *ctx, size_t task, int thread) {
     uint32_t p0 = at / j->n_row_blk * j->n_panel_task, r0 = at % j->n_row_blk * LG_CPU_ROW_BLK;
     uint32_t np = n_panel - p0 < j->n_panel_task ? n_panel - p0 : j->n_panel_task;
     uint32_t nr = j->n_row - r0 < LG_CPU_ROW_BLK ? j->n_row - r0 : LG_CPU_ROW_BLK;
-    const float *x = j->row_idx ? j->x : j->x + r0 * j->ld_x;
-    const uint32_t *idx = j->row_idx ? j->row_idx + r0 : NULL;
     float *y = j->y + r0 * j->ld_y;
-    c->kern->gemm(j->w, p0, np, x, j->ld_x, idx, nr, y, j->ld_y);
+    product(c->kern, j, j->w, p0, np, r0, nr, y);
     if (!j->w2) return;
     float *y2 = j->y2 + r0 * j->ld_y;
-    c->kern->gemm(j->w2, p0, np, x, j->ld_x, idx, nr, y2, j->ld_y);
+    product(c->kern, j, j->w2, p0, np, r0, nr, y2);
     uint32_t ch0 = p0 * LG_NR, end = (p0 + np) * LG_NR;
     if (end > j->w->n_out) end = j->w->n_out;
     for (uint32_t r = 0; r < nr; r++) {
@@ -111,4 +121,5 @@ void lg_cpu_residual(lg_backend *be, const float *norm, const float *shared_gate
     uint32_t n = be->batch->n_tok;
     lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * be->cfg->n_embd * 4,
                residual_task, &c);
+    lg_cpu_quant_start(&be->s.xn_q, be->s.xn, n, be->cfg->n_embd);
 }
