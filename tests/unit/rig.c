@@ -78,6 +78,26 @@ double rig_max_diff(const float *a, const float *b, size_t n) {
     return worst;
 }
 
+double rig_mean_kl(const float *a, size_t ld_a, const float *b, size_t ld_b, uint32_t n_row,
+                   uint32_t n, uint32_t *n_same) {
+    double sum = 0;
+    *n_same = 0;
+    for (uint32_t r = 0; r < n_row; r++, a += ld_a, b += ld_b) {
+        double ma = (double)a[rig_argmax(a, n)], mb = (double)b[rig_argmax(b, n)];
+        double za = 0, zb = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            za += exp((double)a[i] - ma);
+            zb += exp((double)b[i] - mb);
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            double la = (double)a[i] - ma - log(za), lb = (double)b[i] - mb - log(zb);
+            sum += exp(la) * (la - lb);
+        }
+        *n_same += rig_argmax(a, n) == rig_argmax(b, n);
+    }
+    return sum / n_row;
+}
+
 bool rig_data(int i, char models[512], char goldens[512]) {
     const char *dir = getenv(i == 0 ? "LG_SOURCE_DIR" : "LG_GOLDEN");
     if (i > 1 || !dir || !*dir) return false;

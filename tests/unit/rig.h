@@ -28,6 +28,11 @@ uint32_t rig_argmax(const float *x, uint32_t n);
 /* Largest |a - b|; infinity when either holds a NaN. */
 double rig_max_diff(const float *a, const float *b, size_t n);
 
+/* Mean over n_row rows of sum p log(p / q), p and q the softmax of a and b, [n_row][ld] with n used; *n_same counts the rows
+ * whose largest logit is the same. */
+double rig_mean_kl(const float *a, size_t ld_a, const float *b, size_t ld_b, uint32_t n_row,
+                   uint32_t n, uint32_t *n_same);
+
 /* Folders with golden models: tests/data of the source tree, then LG_GOLDEN when set.  `models` and `goldens` of folder i;
  * false past the end. */
 bool rig_data(int i, char models[512], char goldens[512]);

@@ -11,7 +11,6 @@
 #include "backend/cpu/cpu.h"
 #include "base/num.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -399,26 +398,6 @@ static void test_snapshots_at_every_position(void **state) {
     }
 }
 
-/* Mean of sum p log(p / q) over the rows of sequence 0, and how often both prefer the same token. */
-static double mean_kl(const float *a, const float *b, uint32_t n_row, uint32_t n,
-                      uint32_t *same) {
-    double sum = 0;
-    *same = 0;
-    for (uint32_t r = 0; r < n_row; r++, a += n, b += n) {
-        double ma = (double)a[rig_argmax(a, n)], mb = (double)b[rig_argmax(b, n)];
-        double za = 0, zb = 0, kl = 0;
-        for (uint32_t i = 0; i < n; i++)
-            za += exp((double)a[i] - ma), zb += exp((double)b[i] - mb);
-        for (uint32_t i = 0; i < n; i++) {
-            double la = (double)a[i] - ma - log(za), lb = (double)b[i] - mb - log(zb);
-            kl += exp(la) * (la - lb);
-        }
-        sum += kl;
-        *same += rig_argmax(a, n) == rig_argmax(b, n);
-    }
-    return sum / n_row;
-}
-
 /* Integer products against float products over the same rounded weights, on the trained model: a random one with chosen
  * experts (tiny-moe) is chaotic. */
 static void test_integers_stay_near_floats(void **state) {
@@ -431,7 +410,9 @@ static void test_integers_stay_near_floats(void **state) {
         uint32_t same;
         be->exact = true;
         run_alone(m, be, 0, &home, N_TOK, r.logits, r.state);
-        double kl = mean_kl(r.logits, m->logits[0], N_TOK, m->w->cfg.n_vocab, &same);
+        size_t n_vocab = m->w->cfg.n_vocab;
+        double kl = rig_mean_kl(r.logits, n_vocab, m->logits[0], n_vocab, N_TOK,
+                                (uint32_t)n_vocab, &same);
         printf(
             "  %s, %u Q8_0, %u Q4_K, %u Q6_K: mean KL %.5f, the same first choice %u of %u\n",
             m->name, m->fit.n_type[LG_Q8_0], m->fit.n_type[LG_Q4_K], m->fit.n_type[LG_Q6_K], kl,

@@ -1,12 +1,17 @@
 /* test_gguf_logits.c - the forward pass of GGUF files: logits of the 65-token prompt against the published weights' (F32 and
  * BF16 files), or against the file's own weights dequantised elsewhere (<stem>.f32); and the states, whose value heads are in
  * another order.
+ * Then the same with products of integers, as they are by default: KL from the file's own weights in float beside that of
+ * another engine on this file, where the reference file has it (<stem>.native).
  *
  * Files are those of tests/data/gguf, and all of $LG_GOLDEN/gguf when it is set. */
 #include "golden.h"
 #include "rig.h"
 
+#include "backend/cpu/cpu.h"
+
 #include <dirent.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,6 +68,24 @@ static double state_diff(const lg_backend *be, const lg_config *c, const golden 
     return worst;
 }
 
+/* Sums over files: of log(our KL / the other's), and their number. */
+static double log_ratio;
+static uint32_t n_ratio;
+
+static void check_integers(lg_backend *be, const rig_seq *seq, uint32_t n,
+                           const golden_tensor *want, const golden_tensor *other) {
+    lg_step_out out = {0};
+    uint32_t same;
+    if (!other) return;
+    rig_step(be, seq, 1, &out);
+    double ours = rig_mean_kl(want->f, n, out.logits, out.ld_logits, N_TOK, n, &same);
+    double theirs = rig_mean_kl(want->f, n, other->f, n, N_TOK, n, &same);
+    printf("    with integers: mean KL %.5f, the other engine's %.5f\n", ours, theirs);
+    if (ours < 1e-7) return; /* no block types */
+    log_ratio += log(ours / theirs);
+    n_ratio++;
+}
+
 static void check_logits(lg_weights *w, const char *file, const golden *gold, const golden *own,
                          lg_pool *pool) {
     char model[64], stem[128];
@@ -73,7 +96,8 @@ static void check_logits(lg_weights *w, const char *file, const golden *gold, co
                           .max_tok = N_TOK,
                           .max_seq = 1,
                           .max_out = N_TOK,
-                          .n_sample_vocab = w->cfg.n_vocab};
+                          .n_sample_vocab = w->cfg.n_vocab,
+                          .exact = true};
     snprintf(stem, sizeof stem, "%.*s", (int)strcspn(file, "."), file);
     model_of(file, model, sizeof model);
     const golden_tensor *want = golden_find(own, "%s.f32", stem), *ids;
@@ -100,6 +124,9 @@ static void check_logits(lg_weights *w, const char *file, const golden *gold, co
     printf("\n");
     if (!(worst <= TOL)) fail_msg("%s: logits differ by %g, allowed %g", file, worst, TOL);
     assert_true(state <= 1e-4);
+    be->exact = false;
+    if (!published)
+        check_integers(be, &seq, w->cfg.n_vocab, want, golden_find(own, "%s.native", stem));
     lg_backend_close(&be);
 }
 
@@ -149,6 +176,12 @@ static void test_every_file(void **state) {
         for (size_t k = 0; k < n; k++) check_file(folder, goldens, names[k], &own, pool);
         printf("  %s: %zu models compared\n", folder, n);
         assert_true(n > 0);
+        if (n_ratio) {
+            double mean = exp(log_ratio / n_ratio);
+            printf("  KL over the other engine's, geometric mean of %u files: %.2f\n", n_ratio,
+                   mean);
+            assert_true(mean <= 1.5);
+        }
         golden_close(&own);
     }
     if (!rig_data(1, models, goldens))
