@@ -3,20 +3,19 @@
 
     make_quant_vectors.py FOLDER            write FOLDER/<type>.bin
     make_quant_vectors.py --check FOLDER    decode the stored blocks again and compare bits
-Ends with 77 (skipped) where the packages `gguf` and `numpy` are not installed.
+The package `gguf` is installed below LG_BUILD_DIR (package.py).
 A file is N blocks as in a GGUF file, then their N x block elements as little-endian float32.  The bytes of a block are
 random; its binary16 scales are taken from a list with zero, subnormals and the largest numbers in it.
 """
 import sys
 from pathlib import Path
 
-try:
-    import numpy as np
-    from gguf import quants
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType as T
-except ImportError:
-    print("skipped: the Python packages `gguf` and `numpy` are not installed")
-    sys.exit(77)
+import package
+
+package.need("gguf==0.19.0", "gguf")
+import numpy as np
+from gguf import quants
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType as T
 
 # type -> places of its binary16 numbers
 TYPES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "IQ4_NL": [0], "MXFP4": [],

@@ -2,7 +2,7 @@
 """Compare lignum's tokenizer with the package `tokenizers` on random texts of many scripts.
 
 Usage: tokenizer_compare.py TOKENIZER_ECHO TOKENIZER_JSON [COUNT [SEED]]
-Ends with 77 (skipped) where the package is not installed.  Known difference, by intent: the package orders combining
+The package is installed below LG_BUILD_DIR (package.py).  Known difference, by intent: the package orders combining
 marks by the tables of an old Unicode version; texts in which Python's own normalisation differs from the package's, or
 the two answers differ in the order of characters only, are counted and not compared.
 """
@@ -11,11 +11,10 @@ import subprocess
 import sys
 import unicodedata
 
-try:
-    from tokenizers import Tokenizer
-except ImportError:
-    print("skipped: the Python package `tokenizers` is not installed")
-    sys.exit(77)
+import package
+
+package.need("tokenizers==0.22.1", "tokenizers")
+from tokenizers import Tokenizer
 
 BLOCKS = [(0x20, 0x7e), (0x20, 0x7e), (0xa0, 0x24f), (0x250, 0x36f), (0x370, 0x52f), (0x530, 0x6ff), (0x700, 0x8ff),
           (0x900, 0xdff), (0xe00, 0x10ff), (0x1100, 0x11ff), (0x1200, 0x18af), (0x1900, 0x1cff), (0x1d00, 0x1fff),
