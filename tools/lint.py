@@ -74,7 +74,7 @@ def check_includes(path, text):
 
 def check_names(path, code, public):
     stem, folders = os.path.basename(path)[:-2].split("_")[0], path.split("/")[:-1]
-    want = tuple("lg_" + word for word in [stem] + folders if word != "src")
+    want = tuple("lg_" + word + "_" for word in [stem] + folders if word != "src")
     if folders[-1] == "cli" or "kern" in folders:
         want = ("lg_",)
     header = os.path.join(ROOT, os.path.dirname(path), stem + ".h")
@@ -86,11 +86,11 @@ def check_names(path, code, public):
     for pattern in (function, variable):
         for m, line in lines_of(pattern, code):
             words, name = m.group(1).split(), m.group(2)
-            if words[0] in ("static", "typedef", "extern", "return", "else", "struct", "enum", "union") or "static" in words:
+            if words[0] in ("static", "INLINE", "typedef", "extern", "return", "else", "struct", "enum", "union") or "static" in words:
                 continue
-            if name in public or name == "main" or name in want or name.startswith(tuple(w.rstrip("_") + "_" for w in want)):
+            if name in public or name == "main" or name + "_" in want or name.startswith(want):
                 continue
-            report(path, line, "names: %s should start with %s" % (name, " or ".join(w + "_" for w in want)))
+            report(path, line, "names: %s should start with %s" % (name, " or ".join(want)))
 
 
 def check_c(path, text, public):

@@ -3,8 +3,8 @@
 
 usage: summary.py TESTLOG.json ... [--broken N]
 
-Each file is meson's testlog.json.  Inside one meson test, cmocka's lines and a script's last line "N passed, N failed,
-N skipped" are counted; a test without either counts as one.  Skips are printed with their reasons, failures with the
+Each file is meson's testlog.json.  Inside one meson test, cmocka's and unittest's lines and a script's last line "N passed,
+N failed, N skipped" are counted; a test without either counts as one.  Skips are printed with their reasons, failures with the
 end of their output.  N builds or tools that failed before any test count as failed.  Exits 1 when something failed or
 nothing passed.
 """
@@ -37,6 +37,17 @@ def cmocka(lines):
     return ok, failed, skips
 
 
+def pyunit(text):
+    """(passed, failed, reasons of skips) of a run of Python's unittest, or None."""
+    ran = re.search(r"(?m)^Ran (\d+) tests? in ", text)
+    if not ran:
+        return None
+    bad = sum(int(n) for n in re.findall(r"(?:failures|errors)=(\d+)", text[ran.end():]))
+    skipped = sum(int(n) for n in re.findall(r"skipped=(\d+)", text[ran.end():]))
+    told = [m.group(1) + ": " + m.group(2) for m in re.finditer(r"(?m)^(\S+) .*\.\.\. skipped ['\"](.*)['\"]$", text)]
+    return int(ran.group(1)) - bad - skipped, bad, (told + ["no reason given"] * skipped)[:skipped]
+
+
 def count(test):
     """(passed, failed, reasons of skips) of one meson test."""
     text = ESCAPE.sub("", test.get("stdout", ""))
@@ -46,7 +57,10 @@ def count(test):
     if result == "SKIP":
         return 0, 0, [lines[-1] if lines else "no reason given"]
     m = LINE.search(text.rstrip())
-    if m:
+    unit = pyunit(both)
+    if unit:
+        passed, failed, skips = unit
+    elif m:
         passed, failed, skips = int(m.group(1)), int(m.group(2)), ["counted by the script"] * int(m.group(3) or 0)
         told = [line for line in lines if line.lower().startswith("skipped: ")]
         skips[: len(told)] = told[: len(skips)]

@@ -378,8 +378,7 @@ static void test_relaxed_conversations(void **state) {
         {MSG("system", "a") "," MSG("system", "b") KW, SYSTEM("a") SYSTEM("b") GO, true},
         {MSG("system", "a") KW, SYSTEM("a") GO, true},
         {MSG("tool", "r") "," MSG("tool", "s") KW,
-         USER("<tool_response>\nr\n</tool_response>\n<tool_response>\ns\n</tool_response>")
-             GO,
+         USER("<tool_response>\nr\n</tool_response>\n<tool_response>\ns\n</tool_response>") GO,
          true},
         {MSG("tool", "r") "," MSG("user", "q") KW_NO,
          USER("<tool_response>\nr\n</tool_response>") USER("q") GO "\n</think>\n\n", false},
