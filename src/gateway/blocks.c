@@ -26,6 +26,7 @@ static bool open_block(lg_blocks *b, lg_block_kind kind, const lg_part *part) {
     }
     lg_block *k = &b->block[b->n++];
     *k = (lg_block){.kind = kind};
+    if (kind == LG_BLOCK_CALL) b->n_call++;
     if (kind == LG_BLOCK_CALL) lg_buf_put(&k->name, part->text, part->len_bytes);
     b->open = true;
     tell(b, LG_BLOCK_BEGIN, NULL, 0);
@@ -38,6 +39,8 @@ static void on_part(void *ctx, const lg_part *part) {
                          : part->kind == LG_PART_CONTENT ? LG_BLOCK_TEXT
                                                          : LG_BLOCK_CALL;
     if (b->failed) return;
+    if (b->one_call && b->n_call > 0 && !(part->kind == LG_PART_CALL_ARGS && part->call == 0))
+        return;
     if (part->kind == LG_PART_CALL_BEGIN || !b->open || b->block[b->n - 1].kind != kind)
         b->failed = !open_block(b, kind, part);
     if (b->failed || part->kind == LG_PART_CALL_BEGIN) return;
@@ -70,12 +73,13 @@ lg_status lg_blocks_put(lg_blocks *b, const char *text, size_t len_bytes) {
 
 lg_status lg_blocks_end(lg_blocks *b) {
     LG_TRY(lg_outparse_end(b->parse, on_part, b));
+    b->ended = true;
     close_block(b);
     return b->failed ? LG_E_NOMEM : LG_OK;
 }
 
 uint32_t lg_blocks_n_call(const lg_blocks *b) {
-    return lg_outparse_n_call(b->parse);
+    return b->n_call;
 }
 
 void lg_blocks_put_id(lg_buf *out, const char *prefix, const char *request_id, uint32_t i) {

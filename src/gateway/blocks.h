@@ -25,7 +25,9 @@ typedef void lg_block_fn(void *ctx, lg_block_change change, uint32_t i, const lg
 typedef struct lg_blocks {
     lg_outparse *parse;
     lg_block *block; /* owned */
-    uint32_t n, cap;
+    uint32_t n, cap, n_call;
+    bool one_call;     /* drop what follows the first call */
+    bool ended;        /* the last block is the last */
     bool open, failed; /* the last block has not ended; out of memory */
     lg_block_fn *fn;   /* may be NULL */
     void *ctx;

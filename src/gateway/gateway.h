@@ -18,6 +18,7 @@
 #include "gateway/guard.h"
 #include "gateway/http.h"
 #include "gateway/openai.h"
+#include "gateway/responses.h"
 #include "gateway/tokenize.h"
 #include "link/link.h"
 #include "record/metrics.h"
@@ -222,6 +223,7 @@ typedef enum {
     LG_ROUTE_METRICS,
     LG_ROUTE_MESSAGES,
     LG_ROUTE_COUNT_TOKENS,
+    LG_ROUTE_RESPONSES,
     LG_ROUTE_TOKENIZE,
     LG_ROUTE_DETOKENIZE,
     LG_ROUTE_EMBEDDINGS,

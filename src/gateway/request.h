@@ -14,13 +14,14 @@
 
 /* What the gateway knows of the served model; owned by the server. */
 typedef struct lg_oai_model {
-    const char *name;  /* id in /v1/models */
-    lg_tokenizer *tok; /* borrowed */
-    lg_params params;  /* the model's defaults */
-    uint32_t n_ctx;    /* longest sequence */
-    uint32_t n_vocab;  /* ids below this may be named in logit_bias */
-    uint64_t created;  /* Unix seconds */
-    bool keep_header;  /* leave the changing header line in system prompts of /v1/messages */
+    const char *name;           /* id in /v1/models */
+    lg_tokenizer *tok;          /* borrowed */
+    lg_params params;           /* the model's defaults */
+    uint32_t n_ctx;             /* longest sequence */
+    uint32_t n_vocab;           /* ids below this may be named in logit_bias */
+    uint64_t created;           /* Unix seconds */
+    struct lg_history *history; /* for previous_response_id, or NULL */
+    bool keep_header; /* leave the changing header line in system prompts of /v1/messages */
 } lg_oai_model;
 
 /* A refused request: HTTP status and the fields of an error object. */
@@ -56,6 +57,9 @@ typedef struct lg_oai_req {
     lg_json_doc *
         chat_doc; /* messages and tools of other formats, as the chat format reads them; or NULL */
     bool dropped_header; /* a changing header line was taken off the system prompt */
+    bool one_call;       /* parallel_tool_calls is false: calls after the first are left out */
+    bool store;          /* /v1/responses: keep it for previous_response_id */
+    lg_buf kept;         /* what is kept: the messages, each followed by a comma */
     bool token_strs;     /* /tokenize: the pieces too */
 } lg_oai_req;
 
@@ -98,10 +102,10 @@ struct lg_field {
 struct lg_parse {
     lg_oai_req *req;
     lg_oai_error *e;
-    uint32_t at;                                 /* LG_AT_..., one */
-    const lg_json *messages, *tools, *prompt;    /* as given */
-    const lg_json *text, *system, *instructions; /* other formats */
-    int thinking;                                /* enable_thinking: -1 not given, 0, 1 */
+    uint32_t at;                                            /* LG_AT_..., one */
+    const lg_json *messages, *tools, *prompt;               /* as given */
+    const lg_json *text, *system, *instructions, *previous; /* other formats */
+    int thinking; /* enable_thinking: -1 not given, 0, 1 */
     bool effort_none, no_tools, logprobs, stream_options;
     int top_logprobs; /* -1 not given */
     uint32_t max_tokens, max_completion_tokens;

@@ -44,6 +44,7 @@ static const lg_wire *wire_of(lg_route route) {
     case LG_ROUTE_COMPLETIONS: return &lg_openai_text;
     case LG_ROUTE_MESSAGES:
     case LG_ROUTE_COUNT_TOKENS: return &lg_anthropic_wire;
+    case LG_ROUTE_RESPONSES: return &lg_responses_wire;
     default: return &lg_openai_chat;
     }
 }
@@ -396,6 +397,7 @@ static const struct {
     {"/metrics", "GET", LG_ROUTE_METRICS, get_metrics, NULL},
     {"/v1/messages", "POST", LG_ROUTE_MESSAGES, NULL, NULL},
     {"/v1/messages/count_tokens", "POST", LG_ROUTE_COUNT_TOKENS, NULL, lg_anthropic_count},
+    {"/v1/responses", "POST", LG_ROUTE_RESPONSES, NULL, NULL},
     {"/tokenize", "POST", LG_ROUTE_TOKENIZE, NULL, lg_tokenize_text},
     {"/detokenize", "POST", LG_ROUTE_DETOKENIZE, NULL, lg_tokenize_ids},
     {"/v1/embeddings", "POST", LG_ROUTE_EMBEDDINGS, NULL, lg_tokenize_embed},

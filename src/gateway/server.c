@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "gateway/history.h"
 
 #include <errno.h>
 #include <event2/buffer.h>
@@ -29,6 +30,9 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#define HISTORY_BYTES ((size_t)64 << 20)         /* kept for previous_response_id */
+#define HISTORY_US    ((uint64_t)3600 * 1000000) /* for so long */
 
 enum {
     BACKLOG_BYTES = 1 << 20,  /* unsent bytes of a stream */
@@ -594,6 +598,8 @@ static lg_status open_all(lg_server *sv, lg_err *err) {
                                  .keep_header = opt->keep_header};
     allow_files(sv);
     LG_TRY(open_guard(sv, err));
+    if (lg_history_open(HISTORY_BYTES, HISTORY_US, &sv->g.model.history) != LG_OK)
+        return LG_FAIL(err, LG_E_NOMEM, "no memory for kept responses");
     LG_TRY(lg_listen_open(&sv->listen, sv->base, opt, on_accept, sv, err));
     sv->g.guard.check_host = sv->listen.loopback || opt->n_allow_host > 0;
     return lg_supervise_open(sv->base, &so, &sv->g.sup, err);
@@ -612,6 +618,7 @@ static void close_all(lg_server *sv) {
     for (size_t i = 0; i < LG_COUNT(ev); i++)
         if (ev[i]) event_free(ev[i]);
     if (sv->base) event_base_free(sv->base);
+    lg_history_close(&sv->g.model.history);
     lg_tokenizer_close(&sv->g.tok);
     lg_mem_free(sv);
 }

@@ -70,6 +70,57 @@ def reasoning_split(client):
     print("reasoning split: %r then %r" % (got[0], got[1]))
 
 
+def responses(client):
+    row = next(r for r in server.evals("facts") if r["enable_thinking"])
+    thought, said = row["expected_text"].replace("<|im_end|>", "").split("</think>")
+    body = {"model": server.NAME, "temperature": 0, "input": row["messages"]}
+    whole = client.responses.create(**body)
+    assert whole.status == "completed" and whole.output_text.strip() == said.strip(), whole
+    assert [o.type for o in whole.output] == ["reasoning", "message"], whole
+    assert whole.output[0].content[0].text.strip() == thought.strip(), whole
+    assert whole.usage.output_tokens == len(row["expected_ids"]) > whole.usage.output_tokens_details.reasoning_tokens > 0, whole
+    names, text = [], ""
+    with client.responses.stream(**body) as stream:
+        for event in stream:
+            names.append(event.type)
+            text += event.delta if event.type == "response.output_text.delta" else ""
+        final = stream.get_final_response()
+    assert text == whole.output_text == final.output_text and final.usage == whole.usage, (text, final)
+    assert names[:3] == ["response.created", "response.in_progress", "response.output_item.added"], names
+    assert names[-1] == "response.completed", names
+    cut = client.responses.create(**body, max_output_tokens=2)
+    assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens", cut
+    off = client.responses.create(**body, reasoning={"effort": "none"})
+    assert [o.type for o in off.output] == ["message"], off
+    print("responses: %r then %r" % (whole.output[0].content[0].text, text))
+
+
+def responses_tools(client):
+    row = next(r for r in server.evals("tool call") if r["enable_thinking"] is False)
+    tools = [{"type": "function", **t["function"]} for t in row["tools"]]
+    body = {"model": server.NAME, "temperature": 0, "tools": tools, "extra_body": {"enable_thinking": False}}
+    whole = client.responses.create(**body, input=row["messages"])
+    call = next(o for o in whole.output if o.type == "function_call")
+    assert "<function=%s>" % call.name in row["expected_text"], (call, row["expected_text"])
+    with client.responses.stream(**body, input=row["messages"]) as stream:
+        streamed = next(o for o in stream.get_final_response().output if o.type == "function_call")
+    assert (streamed.name, streamed.arguments) == (call.name, call.arguments), (streamed, call)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": json.dumps({"result": 1327})}
+    sent = client.responses.create(**body, input=row["messages"] + [o.model_dump(exclude_none=True) for o in whole.output] + [result])
+    kept = client.responses.create(**body, previous_response_id=whole.id, input=[result])
+    assert sent.output_text and sent.output_text == kept.output_text, (sent, kept)
+    assert sent.usage.input_tokens == kept.usage.input_tokens, (sent, kept)
+    again = client.responses.create(**body, previous_response_id=kept.id, input="Thank you.", store=False)
+    import openai
+    try:
+        client.responses.create(**body, previous_response_id=again.id, input="And?")
+    except openai.BadRequestError as e:
+        assert e.body["code"] == "previous_response_not_found", e.body
+    else:
+        raise AssertionError("what was not to be stored was found")
+    print("responses with tools: %s(%s) -> %r" % (call.name, call.arguments, kept.output_text))
+
+
 def errors(client):
     import openai
     try:
@@ -88,7 +139,7 @@ def main():
             sys.exit(subprocess.run([python, __file__, "http://127.0.0.1:%d/v1" % s.port]).returncode)
     import openai
     client = openai.OpenAI(base_url=sys.argv[1], api_key="none", timeout=60, max_retries=0)
-    for check in (streamed_chat, tool_round_trip, reasoning_split, errors):
+    for check in (streamed_chat, tool_round_trip, reasoning_split, responses, responses_tools, errors):
         check(client)
 
 
