@@ -18,6 +18,7 @@ static const command table[] = {
     {"run", lg_run_main, "answer a prompt or hold a conversation"},
     {"bench", lg_bench_main, "measure the speed of prompts and answers"},
     {"inspect", lg_inspect_main, "show what a model holds and needs"},
+    {"quantize", lg_quantize_main, "write a model folder as a GGUF file"},
     {"serve", lg_serve_main, "serve a model to OpenAI-compatible clients"},
     {"keys", lg_keys_main, "keep the API keys of serve"},
     {"worker", lg_worker_main, "run the engine for a gateway"},

@@ -107,6 +107,13 @@ static const struct tensor_type {
 
 /* ---- lookups ---- */
 
+uint32_t lg_gguf_type_id(lg_dtype type) {
+    for (size_t i = 0; i < LG_COUNT(tensor_types); i++)
+        if (tensor_types[i].type == type) return tensor_types[i].id;
+    LG_ASSERT(!"a type of GGUF");
+    return 0;
+}
+
 static int by_key(const void *a, const void *b) {
     return strcmp(((const lg_gguf_value *)a)->key, ((const lg_gguf_value *)b)->key);
 }

@@ -75,6 +75,9 @@ const lg_gguf_value *lg_gguf_at(const lg_gguf *g, size_t i); /* sorted by key */
 /* Bytes of an element; 0 for strings and arrays, which have no fixed size. */
 size_t lg_gguf_type_bytes(lg_gguf_type type);
 
+/* The number that stands for a type in the table of tensors.  Not for LG_E4M3, which GGUF does not have. */
+uint32_t lg_gguf_type_id(lg_dtype type);
+
 /* Element i (0 of a scalar).  false when v is NULL, of another kind, or has no such element; *out is then untouched.
  * int: any integer type whose value fits.  float: F32 or F64, finite.  text: a string, not NUL-terminated. */
 bool lg_gguf_int(const lg_gguf_value *v, uint64_t i, int64_t *out);

@@ -30,6 +30,10 @@ static const char pattern[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|"
     " ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
+const char *lg_gguf_tokenizer_pattern(void) {
+    return pattern;
+}
+
 static lg_status fail_value(const loader *ld, const char *key, lg_status code,
                             const char *expected) {
     char found[80];

@@ -10,4 +10,7 @@
  * key.  *tok stays the caller's. */
 lg_status lg_gguf_tokenizer_build(lg_tokenizer *tok, const lg_gguf *g, lg_err *err);
 
+/* The split pattern that the name "qwen35" stands for. */
+const char *lg_gguf_tokenizer_pattern(void);
+
 #endif
