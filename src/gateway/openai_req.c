@@ -153,6 +153,8 @@ static const lg_field fields[] = {
     {"tools", "array", LG_AT_CHAT, lg_oai_take_tools, 0, 0, 0, false, 0},
     {"tool_choice", "", LG_AT_CHAT, take_tool_choice, 0, 0, 0, false, 0},
     {"enable_thinking", "boolean", LG_AT_CHAT, lg_request_take_thinking, 0, 0, 0, false, 0},
+    {"thinking_budget", "integer", LG_AT_CHAT, lg_request_take_budget, 0, 1,
+     LG_REQUEST_ANY_COUNT, false, 0},
     {"chat_template_kwargs", "object", LG_AT_CHAT, lg_request_take_template_kwargs, 0, 0, 0,
      false, 0},
     {"reasoning_effort", "string", LG_AT_CHAT, lg_request_take_effort, 0, 0, 0, false, 0},

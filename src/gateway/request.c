@@ -246,6 +246,10 @@ bool lg_request_take_effort(lg_parse *p, const lg_field *f, const lg_json *v) {
 }
 
 /* Harmless: it changes nothing here. */
+bool lg_request_take_budget(lg_parse *p, const lg_field *f, const lg_json *v) {
+    return lg_request_take_count(p, f, v, &p->req->think_budget);
+}
+
 bool lg_request_pass_string(lg_parse *p, const lg_field *f, const lg_json *v) {
     return v->kind == LG_JSON_STRING || lg_request_bad(p, f->name, v, "a string");
 }

@@ -147,8 +147,9 @@ lg_field_fn lg_request_take_model, lg_request_take_bool, lg_request_take_float,
     lg_request_take_max_tokens, lg_request_take_top_k, lg_request_take_seed,
     lg_request_take_ignore_eos, lg_request_take_stop, lg_request_take_messages,
     lg_request_take_thinking, lg_request_take_template_kwargs, lg_request_take_effort,
-    lg_request_take_logit_bias, lg_request_pass_string, lg_request_pass_object,
-    lg_request_only_false, lg_request_only_true, lg_request_only_one, lg_request_never;
+    lg_request_take_budget, lg_request_take_logit_bias, lg_request_pass_string,
+    lg_request_pass_object, lg_request_only_false, lg_request_only_true, lg_request_only_one,
+    lg_request_never;
 
 /* An integer within the field's range. */
 bool lg_request_take_count(lg_parse *p, const lg_field *f, const lg_json *v, uint32_t *out);

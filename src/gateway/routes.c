@@ -17,6 +17,9 @@ typedef struct choice {
     lg_job *job;
     lg_flight *flight; /* NULL when it has ended */
     uint64_t last_us;  /* its last token; 0: none yet */
+    bool thought;      /* its reasoning has ended */
+    lg_ids made;       /* with a thinking budget: the ids of its reasoning */
+    uint32_t n_before; /* ids before the flight at hand */
 } choice;
 
 struct lg_job {
@@ -111,6 +114,7 @@ static void job_free(lg_job *j) {
     for (uint32_t i = 0; i < LG_OAI_MAX_CHOICE; i++) {
         if (j->choice[i].flight) lg_supervise_cancel(g->sup, j->choice[i].flight);
         if (j->out[i]) j->wire->out_close(&j->out[i]);
+        lg_ids_fini(&j->choice[i].made);
     }
     *(j->prev ? &j->prev->next : &g->jobs) = j->next;
     if (j->next) j->next->prev = j->prev;
@@ -202,10 +206,88 @@ static void count_token(lg_job *j, choice *ch) {
     ch->last_us = now;
 }
 
-static void on_flight(void *ctx, const lg_event *e, const lg_lost *lost) {
+static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost);
+
+/* Submit choice i of the job: `ids`, of which the last ch->n_before were made for it already. */
+static lg_status submit(lg_job *j, uint32_t i, const lg_ids *ids) {
+    const lg_oai_req *q = j->req;
+    choice *ch = &j->choice[i];
+    lg_request r = {.ids = ids->id,
+                    .n_id = (uint32_t)ids->n,
+                    .max_tokens = q->max_tokens ? q->max_tokens - ch->n_before : 0,
+                    .params = q->params,
+                    .stop = q->stop,
+                    .n_stop = q->n_stop,
+                    .bias = q->bias,
+                    .n_bias = q->n_bias};
+    r.params.choice = i;
+    return lg_supervise_submit(j->g->sup, &r, on_flight, ch, &ch->flight);
+}
+
+/* ---- Thinking budget ---- */
+
+/* Take a token of a choice that has a budget.  *over: it is spent; a character split over tokens is waited for. */
+static lg_status spend(choice *ch, const lg_event *e, bool *over) {
+    enum { LONGEST_SPLIT = 16 };
+    const lg_oai_req *q = ch->job->req;
+    const lg_tokenizer *tok = q->model->tok;
+    *over = false;
+    if (!q->think_budget || !q->opened_think || ch->thought) return LG_OK;
+    ch->thought = e->token == lg_tokenizer_added(tok, "</think>") ||
+                  (q->tools && e->token == lg_tokenizer_added(tok, "<tool_call>"));
+    if (ch->thought) return LG_OK;
+    LG_TRY(lg_ids_push(&ch->made, e->token));
+    *over = ch->made.n >= q->think_budget &&
+            (e->len_bytes > 0 || ch->made.n >= (size_t)q->think_budget + LONGEST_SPLIT);
+    return LG_OK;
+}
+
+/* Write the end of reasoning for choice i, whose ids so far and these go in front of a new flight. */
+static lg_status think_no_more(lg_job *j, uint32_t i, const lg_ids *close, lg_ids *ids) {
+    const lg_oai_req *q = j->req;
+    choice *ch = &j->choice[i];
+    size_t n_before = ch->made.n + close->n;
+    ch->thought = true;
+    if (q->max_tokens && n_before >= q->max_tokens) return LG_OK; /* no room: it ends anyway */
+    if (q->ids.n + n_before >= q->model->n_ctx) return LG_OK;
+    lg_supervise_cancel(j->g->sup, ch->flight);
+    ch->flight = NULL;
+    ch->n_before = (uint32_t)n_before;
+    for (size_t k = 0; k < q->ids.n; k++) LG_TRY(lg_ids_push(ids, q->ids.id[k]));
+    for (size_t k = 0; k < ch->made.n; k++) LG_TRY(lg_ids_push(ids, ch->made.id[k]));
+    for (size_t k = 0; k < close->n; k++) {
+        lg_event e = {.kind = LG_EVENT_TOKEN, .token = close->id[k]};
+        bool added, special;
+        lg_tokenizer_piece(q->model->tok, e.token, &e.text, &e.len_bytes, &added, &special);
+        LG_TRY(j->wire->event(j->out[i], &e, &j->sse));
+        LG_TRY(lg_ids_push(ids, e.token));
+    }
+    return submit(j, i, ids);
+}
+
+static lg_status end_thinking(lg_job *j, uint32_t i) {
+    static const char text[] = "\n</think>\n\n";
+    lg_ids close = {0}, ids = {0};
+    lg_status st = lg_tokenizer_encode(j->req->model->tok, text, sizeof text - 1, NULL, 0, true,
+                                       &close, NULL);
+    if (st == LG_OK) st = think_no_more(j, i, &close, &ids);
+    lg_ids_fini(&close);
+    lg_ids_fini(&ids);
+    return st;
+}
+
+/* ---- Events ---- */
+
+static lg_oai_error error_of_start(lg_status st);
+
+static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost) {
     choice *ch = ctx;
     lg_job *j = ch->job;
     lg_oai_error err;
+    lg_event copy = {0}, *e = &copy;
+    bool over = false;
+    if (event) copy = *event;
+    if (copy.kind == LG_EVENT_DONE) copy.n_produced += ch->n_before;
     if (lost || e->kind == LG_EVENT_DONE) ch->flight = NULL;
     if (lost) {
         err = error_of_lost(lost);
@@ -226,6 +308,13 @@ static void on_flight(void *ctx, const lg_event *e, const lg_lost *lost) {
         job_fail(j, &err);
         return;
     }
+    lg_status st = e->kind == LG_EVENT_TOKEN ? spend(ch, e, &over) : LG_OK;
+    if (st == LG_OK && over) st = end_thinking(j, (uint32_t)(ch - j->choice));
+    if (st != LG_OK) {
+        err = error_of_start(st);
+        job_fail(j, &err);
+        return;
+    }
     if (e->kind == LG_EVENT_DONE) j->n_done++;
     if (!job_flush(j)) return;
     if (j->n_done == j->req->n_choice) job_finish(j);
@@ -233,20 +322,9 @@ static void on_flight(void *ctx, const lg_event *e, const lg_lost *lost) {
 
 /* Start the flight of choice i. */
 static lg_status start_choice(lg_job *j, uint32_t i) {
-    const lg_oai_req *q = j->req;
-    choice *ch = &j->choice[i];
-    lg_request r = {.ids = q->ids.id,
-                    .n_id = (uint32_t)q->ids.n,
-                    .max_tokens = q->max_tokens,
-                    .params = q->params,
-                    .stop = q->stop,
-                    .n_stop = q->n_stop,
-                    .bias = q->bias,
-                    .n_bias = q->n_bias};
-    ch->job = j;
-    r.params.choice = i;
-    LG_TRY(j->wire->out_open(q, i, &j->out[i]));
-    return lg_supervise_submit(j->g->sup, &r, on_flight, ch, &ch->flight);
+    j->choice[i].job = j;
+    LG_TRY(j->wire->out_open(j->req, i, &j->out[i]));
+    return submit(j, i, &j->req->ids);
 }
 
 static lg_oai_error error_of_start(lg_status st) {

@@ -69,6 +69,39 @@ class Protocols(unittest.TestCase):
         self.assertEqual(self.s.errors().count("header line"), 1, self.s.errors())
 
 
+class Budgets(unittest.TestCase):
+    """Each flight plays the script from its start, so the answer after the closed reasoning is the whole text."""
+
+    def setUp(self):
+        path, self.text = server.script(tokens=30, step_us=1000)
+        self.s = server.scripted(path=path)
+
+    def tearDown(self):
+        self.s.stop(signal.SIGKILL)
+
+    def test_reasoning_is_closed_and_the_answer_follows(self):
+        thought = self.text[:self.text.index("w5")]
+        n_close = self.s.post("/tokenize", {"prompt": "\n\n"})[2]["count"] + self.s.post("/tokenize", {"prompt": "\n"})[2]["count"] + 1
+        body = {"model": server.NAME, "messages": HI, "thinking_budget": 5}
+        whole = self.s.chat(body)
+        message = whole["choices"][0]["message"]
+        self.assertEqual((message["reasoning_content"], message["content"]), (thought, self.text))
+        self.assertEqual(whole["usage"]["completion_tokens"], 5 + n_close + 30)
+        self.assertEqual(server.text_of(self.s.stream("/v1/chat/completions", body))[:2], (thought, self.text))
+        body = {**MESSAGES, "max_tokens": 20, "thinking": {"type": "enabled", "budget_tokens": 5}}
+        status, _, whole = self.s.post("/v1/messages", body)
+        self.assertEqual((status, whole["stop_reason"], whole["usage"]["output_tokens"]), (200, "max_tokens", 20))
+        self.assertEqual(whole["content"][0]["thinking"], thought)
+        self.assertEqual(whole["content"][1]["text"], self.text[:self.text.index("w%d " % (15 - n_close))])
+        status, _, whole = self.s.post("/v1/responses", {"model": server.NAME, "input": "hi", "reasoning": {"max_tokens": 5}})
+        self.assertEqual(whole["output"][0]["content"][0]["text"], thought)
+        self.assertEqual(whole["output"][1]["content"][0]["text"], self.text)
+        # no room for an answer: the length ends it, as without a budget
+        whole = self.s.chat({"model": server.NAME, "messages": HI, "thinking_budget": 5, "max_tokens": 6})
+        self.assertEqual((whole["choices"][0]["finish_reason"], whole["usage"]["completion_tokens"]), ("length", 6))
+        self.assertEqual(self.s.metrics()["lignum_requests_running"], 0)
+
+
 class Pings(unittest.TestCase):
     def test_silent_streams_are_pinged(self):
         path, text = server.script(tokens=1, step_us=2500000)

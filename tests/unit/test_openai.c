@@ -87,6 +87,7 @@ static const struct {
     {"'tool_choice':{'type':'function','function':{'name':'f'}}", "tool_choice"},
     {"'tool_choice':'x'", "tool_choice"},
     {"'tool_choice':5", "tool_choice"},
+    {"'thinking_budget':0", "thinking_budget"},
     {"'enable_thinking':'no'", "enable_thinking"},
     {"'chat_template_kwargs':5", "chat_template_kwargs"},
     {"'chat_template_kwargs':{'enable_thinking':0}", "chat_template_kwargs.enable_thinking"},
