@@ -19,6 +19,8 @@ static const command table[] = {
     {"bench", lg_bench_main, "measure the speed of prompts and answers"},
     {"inspect", lg_inspect_main, "show what a model holds and needs"},
     {"quantize", lg_quantize_main, "write a model folder as a GGUF file"},
+    {"perplexity", lg_perplexity_main, "measure how well a model predicts a text"},
+    {"verify", lg_verify_main, "measure what the kernels' rounding costs"},
     {"serve", lg_serve_main, "serve a model to OpenAI-compatible clients"},
     {"keys", lg_keys_main, "keep the API keys of serve"},
     {"worker", lg_worker_main, "run the engine for a gateway"},
@@ -33,8 +35,8 @@ static void print_help(FILE *out) {
           "commands:\n",
           out);
     for (const command *c = table; c->name; c++)
-        fprintf(out, "  %-9s %s\n", c->name, c->summary);
-    fputs("  help      explain a command: lignum help COMMAND\n"
+        fprintf(out, "  %-10s %s\n", c->name, c->summary);
+    fputs("  help       explain a command: lignum help COMMAND\n"
           "\n"
           "options:\n"
           "  --help     print this\n"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """`lignum quantize` against the package `gguf`: every tensor of the written files, by name, shape, type and value.
 
-    quantize.py LIGNUM SOURCE_ROOT BUILD_ROOT
+    quantize.py LIGNUM SOURCE_ROOT
 F32, BF16 and F16 files hold exactly the published numbers after the transforms of docs/QUANTIZE.md, which are written down
 here once more; Q8_0 has the bytes of the package's own quantiser; block types are decoded by the package and are as near
-as the type allows.  Ends with 77 (skipped) where the package cannot be had.
+as the type allows.  The package is installed below LG_BUILD_DIR (package.py).
 """
 import json
 import os
@@ -13,39 +13,12 @@ import subprocess
 import sys
 import tempfile
 
-PIN = "gguf==0.19.0"
+import package
 
-
-def skip(why):
-    print("skipped: " + why)
-    sys.exit(77)
-
-
-def in_venv(build):
-    """Run this file again with the pinned package, which is installed into the build folder once."""
-    venv = os.path.join(build, "gguf-venv")
-    python = os.path.join(venv, "bin", "python")
-    probe = [python, "-c", "import gguf, importlib.metadata as m, sys; sys.exit('gguf==' + m.version('gguf') != '%s')" % PIN]
-    if not os.path.exists(python) or subprocess.run(probe, stderr=subprocess.DEVNULL).returncode:
-        made = subprocess.run([sys.executable, "-m", "venv", "--clear", venv], capture_output=True, text=True)
-        if made.returncode:
-            skip("python3 -m venv fails: " + (made.stdout + made.stderr).strip()[-200:])
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "10", PIN]
-        try:
-            got = subprocess.run(pip, capture_output=True, text=True, timeout=240)
-        except subprocess.TimeoutExpired:
-            skip("%s cannot be installed within 240 s" % PIN)
-        if got.returncode:
-            skip("%s cannot be installed: %s" % (PIN, got.stderr.strip()[-300:]))
-    sys.exit(subprocess.run([python] + sys.argv + ["--here"]).returncode)
-
-
-if __name__ == "__main__" and "--here" not in sys.argv:
-    in_venv(sys.argv[3])
-
-import gguf  # noqa: E402
-import numpy as np  # noqa: E402
-from gguf import GGMLQuantizationType as T  # noqa: E402
+package.need("gguf==0.19.0", "gguf")
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as T
 
 # Relative rms error that a type may have, on weights that look like normal numbers.
 LIMIT = {"F16": 1e-3, "Q8_0": 0.006, "Q6_K": 0.02, "Q5_K": 0.04, "Q5_1": 0.04, "Q5_0": 0.045, "Q4_K": 0.08, "Q4_1": 0.08,
