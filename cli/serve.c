@@ -52,6 +52,11 @@ static const char help[] =
     "                      machine's own, unless it is given\n"
     "      --max-requests N\n"
     "                      answers in the making; more get 429 (default: 1024)\n"
+    "      --max-body SIZE longest request; a longer one gets 413 (default: 16 bytes for each\n"
+    "                      token of context, 2M at least, 32M at most)\n"
+    "      --max-bodies SIZE\n"
+    "                      all requests that are not answered yet; more get 503 (default: "
+    "48M)\n"
     "      --head-deadline SECONDS (10), --body-deadline SECONDS (120)\n"
     "                      how long the parts of a request may take; then 408\n"
     "      --idle-deadline SECONDS\n"
@@ -89,6 +94,8 @@ enum {
     OPT_MAX_CONN,
     OPT_MAX_ADDR,
     OPT_MAX_REQ,
+    OPT_MAX_BODY,
+    OPT_MAX_BODIES,
     OPT_HEAD,
     OPT_BODY,
     OPT_IDLE,
@@ -121,6 +128,8 @@ static const struct option longs[] = {
     {"max-connections", required_argument, NULL, OPT_MAX_CONN},
     {"max-connections-per-address", required_argument, NULL, OPT_MAX_ADDR},
     {"max-requests", required_argument, NULL, OPT_MAX_REQ},
+    {"max-body", required_argument, NULL, OPT_MAX_BODY},
+    {"max-bodies", required_argument, NULL, OPT_MAX_BODIES},
     {"head-deadline", required_argument, NULL, OPT_HEAD},
     {"body-deadline", required_argument, NULL, OPT_BODY},
     {"idle-deadline", required_argument, NULL, OPT_IDLE},
@@ -187,6 +196,8 @@ static bool take_limit(lg_gateway_opt *g, const char *argv0, int c) {
     case OPT_MAX_ADDR:
         return take_count(argv0, "--max-connections-per-address", 1000000, &g->max_conn_addr);
     case OPT_MAX_REQ: return take_count(argv0, "--max-requests", 65536, &g->max_flight);
+    case OPT_MAX_BODY: return lg_option_size(argv0, "--max-body", optarg, &g->max_body);
+    case OPT_MAX_BODIES: return lg_option_size(argv0, "--max-bodies", optarg, &g->max_bodies);
     case OPT_HEAD: return take_seconds(argv0, "--head-deadline", &g->head_us);
     case OPT_BODY: return take_seconds(argv0, "--body-deadline", &g->body_us);
     case OPT_IDLE: return take_seconds(argv0, "--idle-deadline", &g->idle_us);

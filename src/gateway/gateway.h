@@ -35,7 +35,9 @@ typedef struct lg_gateway_opt {
     char *const *worker_argv; /* how to start the worker; see lg_link_client_spawn */
     uint32_t max_conn;        /* connections at one time */
     uint32_t max_conn_addr;   /* of one address; 0: 256, and this machine's own do not count */
-    uint32_t max_flight;      /* answers in the making at one time */
+    uint64_t max_body; /* bytes of one body; 0: 16 for each token of context, 2 MiB at least */
+    uint64_t max_bodies; /* bytes of the bodies of all requests that are not answered yet */
+    uint32_t max_flight; /* answers in the making at one time */
     uint64_t head_us, body_us,
         idle_us;           /* deadlines: a request's head, its body, the next request */
     uint64_t drain_us;     /* how long answers may go on after SIGTERM */

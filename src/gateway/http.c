@@ -51,6 +51,10 @@ static lg_status request_line(lg_http *h, char *line) {
     return LG_OK;
 }
 
+static uint64_t max_body(const lg_http *h) {
+    return h->max_body && h->max_body < LG_HTTP_MAX_BODY ? h->max_body : LG_HTTP_MAX_BODY;
+}
+
 static lg_status content_length(lg_http *h, const char *value) {
     uint64_t v = 0;
     if (h->has_length) return refuse(h, 400, "more than one Content-Length");
@@ -61,7 +65,8 @@ static lg_status content_length(lg_http *h, const char *value) {
     }
     h->has_length = true;
     h->left = v;
-    return v > LG_HTTP_MAX_BODY ? refuse(h, 413, "the body is longer than 32 MiB") : LG_OK;
+    return v > max_body(h) ? refuse(h, 413, "the body is longer than this server takes")
+                           : LG_OK;
 }
 
 /* Whether a comma-separated list holds this word. */
@@ -157,8 +162,8 @@ static lg_status chunk_size(lg_http *h, const char *line) {
         unsigned d = (unsigned char)line[i];
         v = v * 16 + (d <= '9' ? d - '0' : (d | 0x20u) - 'a' + 10);
     }
-    if (v + h->body.len_bytes > LG_HTTP_MAX_BODY)
-        return refuse(h, 413, "the body is longer than 32 MiB");
+    if (v + h->body.len_bytes > max_body(h))
+        return refuse(h, 413, "the body is longer than this server takes");
     h->left = v;
     h->state = v ? LG_HTTP_CHUNK : LG_HTTP_TRAILER;
     return LG_OK;
@@ -244,7 +249,7 @@ void lg_http_reset(lg_http *h) {
     lg_buf head = h->head;
     lg_buf_fini(&h->body);
     lg_buf_clear(&head);
-    *h = (lg_http){.head = head};
+    *h = (lg_http){.head = head, .max_body = h->max_body};
 }
 
 void lg_http_fini(lg_http *h) {

@@ -11,7 +11,7 @@
 
 #define LG_HTTP_MAX_HEAD   (32u << 10) /* bytes of request line and headers, and of trailers */
 #define LG_HTTP_MAX_HEADER 100u        /* header lines */
-#define LG_HTTP_MAX_BODY   (32u << 20) /* bytes */
+#define LG_HTTP_MAX_BODY   (32u << 20) /* bytes, and at most lg_http.max_body */
 
 typedef enum {
     LG_HTTP_HEAD, /* request line and headers */
@@ -31,6 +31,7 @@ typedef struct lg_http {
     size_t line;   /* start of the line being read in head */
     uint64_t left; /* bytes to come of the body or chunk */
     uint32_t n_header;
+    uint64_t max_body; /* the caller's; 0 = LG_HTTP_MAX_BODY.  lg_http_reset keeps it */
     /* valid once state is past LG_HTTP_HEAD */
     size_t method_at, path_at; /* in head; see lg_http_method and lg_http_path */
     bool has_line;             /* the request line has been read */

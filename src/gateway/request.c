@@ -10,10 +10,11 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define BODY_DEPTH  128        /* deepest nesting of a body */
-#define BODY_VALUES (2u << 20) /* values in a body: 170 MB of memory at most */
-#define MAX_BIAS    1024       /* as lg_request says */
-#define MAX_FIELD   80         /* of one table */
+#define BODY_DEPTH 128 /* deepest nesting of a body */
+#define BODY_VALUES                                                                            \
+    (1u << 18) /* values in a body, beside one for each token of context: 85 bytes each */
+#define MAX_BIAS  1024 /* as lg_request says */
+#define MAX_FIELD 80   /* of one table */
 
 /* ---- Errors ---- */
 
@@ -346,8 +347,9 @@ bool lg_request_name_it(lg_oai_req *r, const char *prefix, lg_oai_error *e) {
 static bool fill(lg_parse *p, const lg_field *table, size_t n_field,
                  bool (*finish)(lg_parse *p), const char *body, size_t len_bytes) {
     lg_err err = {0};
-    lg_status st = lg_json_parse_bounded(body, len_bytes, BODY_DEPTH, BODY_VALUES,
-                                         "request body", &p->req->doc, &err);
+    lg_status st =
+        lg_json_parse_bounded(body, len_bytes, BODY_DEPTH, BODY_VALUES + p->req->model->n_ctx,
+                              "request body", &p->req->doc, &err);
     if (st == LG_E_NOMEM) return lg_request_no_memory(p->e);
     if (st != LG_OK)
         return lg_request_refuse(p->e, "", "invalid_json", "The body is not valid JSON: %s",

@@ -23,6 +23,7 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
+#include <malloc.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,12 +36,17 @@
 #define HISTORY_US    ((uint64_t)3600 * 1000000) /* for so long */
 
 enum {
-    BACKLOG_BYTES = 1 << 20,  /* unsent bytes of a stream */
-    INPUT_BYTES = 64 << 10,   /* unread bytes kept for a connection */
-    BODIES_BYTES = 512 << 20, /* all bodies being received */
-    LINGER_US = 2000000,      /* after a refusal: time for the client to read it */
-    STALL_S = 60,             /* writing makes no progress */
-    PEER_CONNS = 256,         /* connections of one address, when nothing is said */
+    BACKLOG_BYTES = 1 << 20,   /* unsent bytes of a stream */
+    PIPELINE_BYTES = 64 << 10, /* unsent bytes of answers before the next request is read */
+    LINGER_BYTES = 64 << 20,   /* what is taken and thrown away after a refusal */
+    INPUT_BYTES = 64 << 10,    /* unread bytes kept for a connection */
+    BODY_MIN_BYTES = 2 << 20,  /* one body, whatever the context */
+    BODY_TOKEN_BYTES = 16,     /* one body, for each token of context */
+    BODIES_BYTES = 48 << 20,   /* all bodies of requests that are not answered */
+    MMAP_BYTES = 256 << 10,    /* larger blocks go back to the system when they are freed */
+    LINGER_US = 2000000,       /* after a refusal: time for the client to read it */
+    STALL_S = 60,              /* writing makes no progress */
+    PEER_CONNS = 256,          /* connections of one address, when nothing is said */
     DRAIN_POLL_US = 20000,
     OTHER_FILES = 64 /* open files beside connections */
 };
@@ -58,7 +64,10 @@ struct lg_conn {
     lg_peer *peer;
     lg_key *key;  /* held; whose request it is */
     lg_buf extra; /* header lines for the answer */
+    uint64_t n_lingered;
+    size_t held_bytes; /* of the body that its job was made of */
     bool streaming, chunked, half_closed, in_body;
+    bool in_turn;     /* inside read_more */
     bool admitted;    /* the request's head was found good */
     bool close_after; /* no further request */
     bool shut;        /* our sending side is closed */
@@ -74,7 +83,7 @@ struct lg_server {
     char notify[108];  /* socket of the service manager, or "" */
     struct event *on_term, *on_int, *on_hup, *on_reap, *on_drain, *on_ping;
     lg_conn *conns, *dead;
-    size_t body_bytes; /* of all connections */
+    size_t body_bytes; /* received or held, of all connections */
     uint64_t drain_until_us;
     lg_status status;
     lg_err err;
@@ -94,7 +103,8 @@ static void set_deadline(lg_conn *c, uint64_t us) {
 }
 
 static void clear_body(lg_conn *c) {
-    c->sv->body_bytes -= c->http.body.len_bytes;
+    c->sv->body_bytes -= c->http.body.len_bytes + c->held_bytes;
+    c->held_bytes = 0;
     lg_http_reset(&c->http);
 }
 
@@ -275,7 +285,7 @@ static void handle(lg_conn *c) {
     if (!c->http.keep_alive) c->close_after = true;
     lg_routes_handle(&c->sv->g, c, &c->http);
     if (c->state != BUSY) return;
-    c->sv->body_bytes -= c->http.body.len_bytes; /* parsed: its room is free again */
+    c->held_bytes = c->http.body.len_bytes; /* the job keeps a copy of what it needs */
     lg_buf_fini(&c->http.body);
     if (c->half_closed) kill_conn(c);
 }
@@ -289,12 +299,20 @@ static void begin_body(lg_conn *c) {
         evbuffer_add_printf(bufferevent_get_output(c->be), "HTTP/1.1 100 Continue\r\n\r\n");
 }
 
+/* The longest body that is taken now. */
+static uint64_t body_limit(const lg_server *sv) {
+    uint64_t n = (uint64_t)sv->g.model.n_ctx * BODY_TOKEN_BYTES;
+    if (sv->g.opt->max_body) return sv->g.opt->max_body;
+    return n > BODY_MIN_BYTES ? n : BODY_MIN_BYTES;
+}
+
 /* Take one stretch of input. */
 static void feed(lg_conn *c, struct evbuffer *in) {
     struct evbuffer_iovec v;
     size_t used = 0, before = c->http.body.len_bytes;
     if (evbuffer_peek(in, -1, NULL, &v, 1) < 1 || v.iov_len == 0) return;
     if (!lg_http_begun(&c->http)) set_deadline(c, c->sv->g.opt->head_us);
+    c->http.max_body = body_limit(c->sv);
     bool in_head = c->http.state == LG_HTTP_HEAD;
     lg_status st = lg_http_feed(&c->http, v.iov_base, v.iov_len, &used);
     if (in_head && c->sv->g.guard.keys) lg_keys_wipe(v.iov_base, used);
@@ -304,7 +322,7 @@ static void feed(lg_conn *c, struct evbuffer *in) {
         refuse(c, 503, "no memory for the request");
     else if (st == LG_E_FORMAT)
         refuse(c, c->http.status, c->http.reason);
-    else if (c->sv->body_bytes > BODIES_BYTES)
+    else if (c->http.body.len_bytes && c->sv->body_bytes > c->sv->g.opt->max_bodies)
         refuse(c, 503, "too many large requests at the same time");
     else if (st == LG_OK)
         handle(c);
@@ -314,8 +332,18 @@ static void feed(lg_conn *c, struct evbuffer *in) {
 
 static void read_more(lg_conn *c) {
     struct evbuffer *in = bufferevent_get_input(c->be);
-    while (c->state == READING && evbuffer_get_length(in) > 0) feed(c, in);
-    if (c->state == CLOSING) evbuffer_drain(in, evbuffer_get_length(in));
+    struct evbuffer *out = bufferevent_get_output(c->be);
+    if (c->in_turn) return; /* called from an answer inside feed: the loop below goes on */
+    c->in_turn = true;
+    /* Who sends requests and reads no answers waits; on_written goes on. */
+    while (c->state == READING && evbuffer_get_length(in) > 0 &&
+           evbuffer_get_length(out) <= PIPELINE_BYTES)
+        feed(c, in);
+    c->in_turn = false;
+    if (c->state != CLOSING) return;
+    c->n_lingered += evbuffer_get_length(in);
+    evbuffer_drain(in, evbuffer_get_length(in));
+    if (c->n_lingered > LINGER_BYTES) kill_conn(c);
 }
 
 static void on_read(struct bufferevent *be, void *ctx) {
@@ -328,6 +356,7 @@ static void on_written(struct bufferevent *be, void *ctx) {
     (void)be;
     lg_conn *c = ctx;
     if (c->state == CLOSING) close_gently(c);
+    if (c->state == READING) read_more(c);
 }
 
 static void on_be_event(struct bufferevent *be, short what, void *ctx) {
@@ -629,6 +658,7 @@ void lg_gateway_opt_init(lg_gateway_opt *opt) {
                             .max_conn = 1024,
                             .ping_us = 10000000,
                             .max_flight = 1024,
+                            .max_bodies = BODIES_BYTES,
                             .head_us = 10 * 1000000,
                             .body_us = 120 * 1000000,
                             .idle_us = 75 * 1000000,
@@ -647,6 +677,8 @@ lg_status lg_server_run(const lg_gateway_opt *opt,
     lg_server *sv = lg_mem_alloc(sizeof *sv);
     if (!sv) return LG_FAIL(err, LG_E_NOMEM, "no memory for the gateway");
     signal(SIGPIPE, SIG_IGN);
+    mallopt(M_MMAP_THRESHOLD,
+            MMAP_BYTES); /* a fixed one: glibc's own grows with what is freed */
     sv->g.opt = opt;
     sv->on_ready = on_ready;
     lg_notify_init(sv->notify);
