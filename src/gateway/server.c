@@ -42,7 +42,7 @@ enum {
     INPUT_BYTES = 64 << 10,    /* unread bytes kept for a connection */
     BODY_MIN_BYTES = 2 << 20,  /* one body, whatever the context */
     BODY_TOKEN_BYTES = 16,     /* one body, for each token of context */
-    BODIES_BYTES = 48 << 20,   /* all bodies of requests that are not answered */
+    BODIES_BYTES = 32 << 20,   /* all bodies of requests that are not answered */
     MMAP_BYTES = 256 << 10,    /* larger blocks go back to the system when they are freed */
     LINGER_US = 2000000,       /* after a refusal: time for the client to read it */
     STALL_S = 60,              /* writing makes no progress */
