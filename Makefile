@@ -42,7 +42,9 @@ lint:
 	@tools/bootstrap.sh check
 	@tools/lint.py
 
-install: all
+install: $(BUILD)/build.ninja
+	meson configure $(BUILD) --prefix $(PREFIX)
+	@ninja -C $(BUILD)
 	meson install -C $(BUILD) --no-rebuild
 
 clean:
