@@ -2,9 +2,11 @@
  *
  * Each command owns its options and its help: see cli.h.  Test: tests/py/cli.py */
 #include "cli.h"
+#include "base/diag.h"
 
 #include <getopt.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct command {
@@ -40,7 +42,11 @@ static void print_help(FILE *out) {
           "\n"
           "options:\n"
           "  --help     print this\n"
-          "  --version  print version, build, compiler and processor features\n",
+          "  --version  print version, build, compiler and processor features\n"
+          "\n"
+          "environment:\n"
+          "  LG_LOG     error, warning (default), info or debug: what goes to standard error\n"
+          "  LG_CPU     ref, avx2 or avx512: kernels to use instead of the best ones here\n",
           out);
 }
 
@@ -60,6 +66,20 @@ static const command *find(const char *name) {
     return NULL;
 }
 
+/* Take the log level from LG_LOG.  false when it names none (reported). */
+static bool set_log_level(void) {
+    static const char *const name[] = {"error", "warning", "info", "debug"};
+    const char *wish = getenv("LG_LOG");
+    if (!wish || !*wish) return true;
+    for (int i = 0; i < 4; i++)
+        if (strcmp(wish, name[i]) == 0) {
+            lg_diag_set_level((lg_log_level)i);
+            return true;
+        }
+    fprintf(stderr, "lignum: LG_LOG=%s: expected error, warning, info or debug\n", wish);
+    return false;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
@@ -75,7 +95,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     const command *c = find(argv[help ? 2 : 1]);
-    if (!c) return 2;
+    if (!c || !set_log_level()) return 2;
     if (help) return call(c, 2, (char *[]){argv[2], "--help", NULL});
     return call(c, argc - 1, argv + 1);
 }

@@ -100,7 +100,3 @@ void *lg_arena_take(lg_arena *a, size_t n, size_t size_bytes) {
     if (a->used_bytes > a->peak_bytes) a->peak_bytes = a->used_bytes;
     return p;
 }
-
-void lg_arena_reset(lg_arena *a) {
-    a->used_bytes = 0;
-}

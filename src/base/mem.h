@@ -58,7 +58,4 @@ void lg_arena_init(lg_arena *a, void *block, size_t size_bytes);
  * counting (a counting arena never fails: used_bytes tells). */
 void *lg_arena_take(lg_arena *a, size_t n, size_t size_bytes);
 
-/* Give everything back (keeps peak_bytes). */
-void lg_arena_reset(lg_arena *a);
-
 #endif

@@ -310,12 +310,13 @@ class Drain(unittest.TestCase):
 
     def test_second_signal_forces(self):
         path, _ = server.script(tokens=1000, step_us=10000)
-        with server.scripted(path=path) as s:
+        with server.Server("--worker", server.SCRIPTED, env={"LG_SCRIPT": path, "LG_LOG": "info"}) as s:
             events = s.stream(CHAT, HI)
             next(events)
             s.process.send_signal(signal.SIGINT)
             time.sleep(0.3)
             self.assertIsNone(s.process.poll())
+            self.assertIn("info: signal 2: finishing 1 requests", s.errors())
             s.process.send_signal(signal.SIGINT)
             self.assertEqual(s.process.wait(4), 0)
 

@@ -3,6 +3,7 @@
 
 Usage: cli.py LIGNUM VERSION
 """
+import os
 import re
 import subprocess
 import sys
@@ -11,8 +12,8 @@ program, version = sys.argv[1:3]
 n_bad = 0
 
 
-def run(*args):
-    done = subprocess.run([program, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+def run(*args, **env):
+    done = subprocess.run([program, *args], env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -44,5 +45,10 @@ for name in commands:
 for args in ([], ["no-such-command"], ["help", "no-such-command"], ["--no-such-option"]):
     rc, out, err = run(*args)
     expect(rc == 2 and not out and err, "2 from %s" % args, (rc, out, err))
+for level in ("error", "warning", "info", "debug", ""):
+    rc, out, err = run("help", "run", LG_LOG=level)
+    expect(rc == 0 and not err, "LG_LOG=" + level, (rc, out, err))
+rc, out, err = run("help", "run", LG_LOG="loud")
+expect(rc == 2 and not out and "LG_LOG=loud: expected error, warning, info or debug" in err, "2 from a wrong LG_LOG", (rc, out, err))
 print("%d commands, %d differ" % (len(commands), n_bad))
 sys.exit(1 if n_bad else 0)
