@@ -7,9 +7,9 @@
 #include <stdio.h>
 
 static const char *const route_name[] = {
-    "chat",       "completions", "models",       "live",      "ready",
-    "metrics",    "messages",    "count_tokens", "responses", "tokenize",
-    "detokenize", "embeddings",  "other"};
+    "chat",     "completions", "models",       "live",      "ready",
+    "metrics",  "messages",    "count_tokens", "responses", "openapi",
+    "tokenize", "detokenize",  "embeddings",   "other"};
 /* 499: the client left before its answer was complete. */
 static const int status_code[] = {200, 400, 401, 403, 404, 405, 408,
                                   413, 429, 431, 499, 500, 501, 503};

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "gateway/openapi.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -461,25 +462,39 @@ static void answer_body(lg_gateway *g, lg_conn *c, lg_route route, lg_request_an
     }
 }
 
+static void get_openapi(lg_gateway *g, lg_conn *c);
+
 static const struct {
     const char *path, *method;
     lg_route route;
     void (*get)(lg_gateway *g, lg_conn *c);
     lg_request_answer_fn *answer; /* neither get nor answer: a job */
+    uint32_t at;                  /* fields of the body: LG_AT_... */
 } table[] = {
-    {"/v1/chat/completions", "POST", LG_ROUTE_CHAT, NULL, NULL},
-    {"/v1/completions", "POST", LG_ROUTE_COMPLETIONS, NULL, NULL},
-    {"/v1/models", "GET", LG_ROUTE_MODELS, get_models, NULL},
-    {"/live", "GET", LG_ROUTE_LIVE, get_live, NULL},
-    {"/ready", "GET", LG_ROUTE_READY, get_ready, NULL},
-    {"/metrics", "GET", LG_ROUTE_METRICS, get_metrics, NULL},
-    {"/v1/messages", "POST", LG_ROUTE_MESSAGES, NULL, NULL},
-    {"/v1/messages/count_tokens", "POST", LG_ROUTE_COUNT_TOKENS, NULL, lg_anthropic_count},
-    {"/v1/responses", "POST", LG_ROUTE_RESPONSES, NULL, NULL},
-    {"/tokenize", "POST", LG_ROUTE_TOKENIZE, NULL, lg_tokenize_text},
-    {"/detokenize", "POST", LG_ROUTE_DETOKENIZE, NULL, lg_tokenize_ids},
-    {"/v1/embeddings", "POST", LG_ROUTE_EMBEDDINGS, NULL, lg_tokenize_embed},
+    {"/v1/chat/completions", "POST", LG_ROUTE_CHAT, NULL, NULL, LG_AT_CHAT},
+    {"/v1/completions", "POST", LG_ROUTE_COMPLETIONS, NULL, NULL, LG_AT_TEXT},
+    {"/v1/models", "GET", LG_ROUTE_MODELS, get_models, NULL, 0},
+    {"/live", "GET", LG_ROUTE_LIVE, get_live, NULL, 0},
+    {"/ready", "GET", LG_ROUTE_READY, get_ready, NULL, 0},
+    {"/metrics", "GET", LG_ROUTE_METRICS, get_metrics, NULL, 0},
+    {"/v1/messages", "POST", LG_ROUTE_MESSAGES, NULL, NULL, LG_AT_MESSAGES},
+    {"/v1/messages/count_tokens", "POST", LG_ROUTE_COUNT_TOKENS, NULL, lg_anthropic_count,
+     LG_AT_COUNT},
+    {"/v1/responses", "POST", LG_ROUTE_RESPONSES, NULL, NULL, LG_AT_RESPONSES},
+    {"/tokenize", "POST", LG_ROUTE_TOKENIZE, NULL, lg_tokenize_text, LG_AT_TOKENIZE},
+    {"/detokenize", "POST", LG_ROUTE_DETOKENIZE, NULL, lg_tokenize_ids, LG_AT_DETOKENIZE},
+    {"/v1/embeddings", "POST", LG_ROUTE_EMBEDDINGS, NULL, lg_tokenize_embed, 0},
+    {"/openapi.json", "GET", LG_ROUTE_OPENAPI, get_openapi, NULL, 0},
 };
+
+static void get_openapi(lg_gateway *g, lg_conn *c) {
+    lg_buf body = {0};
+    lg_openapi_begin(&body);
+    for (size_t i = 0; i < LG_COUNT(table); i++)
+        lg_openapi_route(&body, table[i].path, table[i].method, table[i].at);
+    lg_openapi_end(&body);
+    send_body(g, c, LG_ROUTE_OPENAPI, 200, "", &body);
+}
 
 /* Row of the table for this path, or LG_COUNT(table). */
 static size_t find_route(const lg_http *h) {

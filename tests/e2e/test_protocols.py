@@ -1,5 +1,6 @@
 """test_protocols.py - the wire formats over HTTP: pings, error shapes by route, /tokenize, relaxed conversations.  The worker is scripted."""
-import json
+import os
+import re
 import signal
 import unittest
 
@@ -67,6 +68,31 @@ class Protocols(unittest.TestCase):
             body = {**MESSAGES, "system": "x-anthropic-billing-header: cch=%d;\nYou are" % i}
             self.assertEqual(self.s.post("/v1/messages", body)[0], 200)
         self.assertEqual(self.s.errors().count("header line"), 1, self.s.errors())
+
+
+class Document(unittest.TestCase):
+    """docs/SERVER.md and /openapi.json against each other and the routes."""
+
+    def test_the_page_is_true(self):
+        path, _ = server.script(tokens=1)
+        with open(os.path.join(server.SOURCE, "docs", "SERVER.md"), encoding="utf-8") as f:
+            page = f.read()
+        with server.scripted(path=path) as s:
+            paths = s.get("/openapi.json")[2]["paths"]
+            for p, methods in paths.items():
+                method = list(methods)[0].upper()
+                self.assertIn("| `%s %s` |" % (method, p), page)
+                self.assertIn(s.request(method, p, {} if method == "POST" else None)[0], (200, 400), p)
+                self.assertEqual(s.request("DELETE", p)[0], 405, p)
+        self.assertEqual(len(re.findall(r"^\| `(?:GET|POST) /", page, re.M)), len(paths))
+        letters = dict(re.findall(r"^\| `POST (\S+)` \| (\w) \|", page, re.M))
+        known = {p: v["post"]["requestBody"]["content"]["application/json"]["schema"] for p, v in paths.items()
+                 if "requestBody" in v.get("post", {})}
+        self.assertEqual(set(letters), set(known))
+        offered, refused = page.split("## Fields")[1].split("## Conversations")[0].split("Understood and refused")
+        for text, member in ((offered, "properties"), (refused, "x-refused")):
+            told = {(name, letter) for name, where in re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.M) for letter in where}
+            self.assertEqual(told, {(name, letters[p]) for p in known for name in known[p][member]})
 
 
 class Budgets(unittest.TestCase):
