@@ -203,7 +203,7 @@ static lg_status check_new(const lg_key *list, const lg_key *k, const char *what
     for (; list; list = list->next) {
         if (strcmp(list->name, k->name) == 0)
             return LG_FAIL(err, LG_E_FORMAT, "%s: the name %s appears twice", what, k->name);
-        if (sodium_memcmp(list->hash, k->hash, sizeof k->hash) == 0)
+        if (memcmp(list->hash, k->hash, sizeof k->hash) == 0)
             return LG_FAIL(err, LG_E_FORMAT, "%s: %s and %s have the same key", what,
                            list->name, k->name);
     }

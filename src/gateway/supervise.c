@@ -290,8 +290,8 @@ static void on_event(lg_super *s, const lg_link_msg *m) {
         if (f->n_skip) {
             f->n_skip--;
             if (e.token != f->ids[f->req.n_id - 1])
-                lg_diag_log(LG_LOG_ERROR, "a resumed answer differs: id %u, earlier %u",
-                            e.token, f->ids[f->req.n_id - 1]);
+                lg_diag_log(LG_LOG_ERROR, "a resumed answer differs at token %u",
+                            f->req.n_produced);
             return;
         }
         if (!flight_push(f, e.token)) {
