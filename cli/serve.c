@@ -22,6 +22,10 @@ static const char help[] =
     "asks)\n"
     "      --memory SIZE   budget of the worker, such as 24G (default: what the machine has, "
     "less a margin)\n"
+    "      --cache-memory SIZE\n"
+    "                      of this, for snapshots of kept prefixes (default: a share)\n"
+    "      --no-prefix-cache\n"
+    "                      keep nothing of a request after its end\n"
     "      --parallel N    sequences that run at the same time (default: 64)\n"
     "      --threads N     threads of the worker (default: physical cores)\n"
     "      --drain SECONDS how long answers may go on after SIGTERM (default: 30)\n"
@@ -76,6 +80,8 @@ enum {
     OPT_NAME,
     OPT_CTX,
     OPT_MEMORY,
+    OPT_CACHE,
+    OPT_NO_CACHE,
     OPT_PARALLEL,
     OPT_THREADS,
     OPT_DRAIN,
@@ -110,6 +116,8 @@ static const struct option longs[] = {
     {"name", required_argument, NULL, OPT_NAME},
     {"ctx", required_argument, NULL, OPT_CTX},
     {"memory", required_argument, NULL, OPT_MEMORY},
+    {"cache-memory", required_argument, NULL, OPT_CACHE},
+    {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
     {"parallel", required_argument, NULL, OPT_PARALLEL},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"drain", required_argument, NULL, OPT_DRAIN},
@@ -140,7 +148,7 @@ static const struct option longs[] = {
 typedef struct serve_opt {
     lg_gateway_opt gate;
     const char *worker;
-    char *arg[24]; /* the worker's; texts are argv's or static */
+    char *arg[28]; /* the worker's; texts are argv's or static */
     size_t n_arg;
     bool help, core_dumps;
 } serve_opt;
@@ -225,6 +233,10 @@ static bool take(serve_opt *o, const char *argv0, int c) {
     case OPT_MEMORY:
         add_arg(o, "--memory", optarg);
         return lg_option_size(argv0, "--memory", optarg, &v);
+    case OPT_CACHE:
+        add_arg(o, "--cache-memory", optarg);
+        return lg_option_size(argv0, "--cache-memory", optarg, &v);
+    case OPT_NO_CACHE: o->arg[o->n_arg++] = "--no-prefix-cache"; return true;
     case OPT_PARALLEL:
         add_arg(o, "--parallel", optarg);
         return lg_option_u64(argv0, "--parallel", optarg, 1, 4096, &v);

@@ -22,17 +22,33 @@ static const char help[] =
     "asks)\n"
     "      --memory SIZE   budget for everything (default: what the machine has, less a "
     "margin)\n"
+    "      --cache-memory SIZE\n"
+    "                      of this, for snapshots of kept prefixes (default: a share)\n"
+    "      --no-prefix-cache\n"
+    "                      keep nothing of a request after its end\n"
     "      --parallel N    sequences that run at the same time (default: 64)\n"
     "      --threads N     threads (default: physical cores)\n"
     "      --core-dumps    leave a core file at a crash; it holds prompts and answers\n"
     "      --help          print this\n";
 
-enum { OPT_FD = 256, OPT_CTX, OPT_MEMORY, OPT_PARALLEL, OPT_THREADS, OPT_CORE, OPT_HELP };
+enum {
+    OPT_FD = 256,
+    OPT_CTX,
+    OPT_MEMORY,
+    OPT_CACHE,
+    OPT_NO_CACHE,
+    OPT_PARALLEL,
+    OPT_THREADS,
+    OPT_CORE,
+    OPT_HELP
+};
 
 static const struct option longs[] = {{"model", required_argument, NULL, 'm'},
                                       {"fd", required_argument, NULL, OPT_FD},
                                       {"ctx", required_argument, NULL, OPT_CTX},
                                       {"memory", required_argument, NULL, OPT_MEMORY},
+                                      {"cache-memory", required_argument, NULL, OPT_CACHE},
+                                      {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
                                       {"parallel", required_argument, NULL, OPT_PARALLEL},
                                       {"threads", required_argument, NULL, OPT_THREADS},
                                       {"core-dumps", no_argument, NULL, OPT_CORE},
@@ -55,6 +71,10 @@ int lg_worker_main(int argc, char **argv) {
         case OPT_MEMORY:
             ok = lg_option_size(argv[0], "--memory", optarg, &opt.memory_bytes);
             break;
+        case OPT_CACHE:
+            ok = lg_option_size(argv[0], "--cache-memory", optarg, &opt.cache_bytes);
+            break;
+        case OPT_NO_CACHE: opt.no_cache = true; break;
         case OPT_PARALLEL:
             ok = lg_option_u64(argv[0], "--parallel", optarg, 1, 4096, &n_seq);
             break;

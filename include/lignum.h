@@ -105,6 +105,9 @@ typedef struct lg_options {
     uint32_t n_seq;       /* sequences that run at the same time; 0 = 64, less if memory asks */
     uint32_t n_batch_tok; /* most tokens in one step; 0 = 512 */
     int n_thread;         /* 0 = physical cores of the allowed set */
+    bool no_cache;        /* keep nothing of a request after its end */
+    uint64_t
+        cache_bytes; /* of memory_bytes, for snapshots of kept texts; 0 = a share of what is left */
     lg_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
 } lg_options;
@@ -128,9 +131,12 @@ typedef struct lg_info {
     uint32_t n_page;      /* KV pages in the pool */
     uint32_t page_tok;    /* positions in one page */
     int n_thread;
-    uint64_t weight_bytes;  /* resident weights */
-    uint64_t state_bytes;   /* KV pages + slots */
-    uint64_t scratch_bytes; /* step scratch */
+    uint64_t weight_bytes;   /* resident weights */
+    uint64_t state_bytes;    /* KV pages + slots */
+    uint64_t scratch_bytes;  /* step scratch */
+    uint32_t n_snapshot;     /* most snapshots of kept texts; 0: nothing is kept */
+    uint32_t snapshot_tok;   /* a long text has one at least every so many tokens */
+    uint64_t snapshot_bytes; /* one */
     uint64_t n_param, n_param_active;
 } lg_info;
 
@@ -177,7 +183,9 @@ typedef struct lg_request {
     uint32_t n_stop;         /* <= 16 */
     const lg_bias *bias;
     uint32_t n_bias; /* <= 1024 */
-    void *user;      /* comes back in every event */
+    uint64_t
+        cache_salt; /* texts are reused among requests of one salt only; 0: the shared default */
+    void *user;     /* comes back in every event */
 } lg_request;
 
 /* Queue a request; *id names it in events and lg_cancel.
@@ -229,6 +237,7 @@ typedef struct lg_event {
     uint32_t stop_index; /* LG_FINISH_STOP: which stop string */
     uint32_t n_prompt;   /* prompt tokens, without those produced earlier */
     uint32_t n_produced; /* ids produced, earlier ones included */
+    uint32_t n_cached;   /* prompt tokens whose state was kept from an earlier request */
     uint64_t queue_us, prefill_us,
         decode_us; /* waiting; prompt until its first token; the rest */
 } lg_event;
@@ -242,8 +251,12 @@ typedef struct lg_stats {
     uint64_t n_submitted, n_done, n_cancelled, n_failed;
     uint64_t n_nonfinite; /* requests ended because logits were not finite */
     uint32_t n_running, n_waiting;
-    uint32_t n_page_free, n_slot_free;
-    uint64_t step_us; /* time inside lg_step */
+    uint32_t n_page_free, n_slot_free; /* pages of kept texts count as free */
+    uint32_t n_page_cached;            /* pages that kept texts alone use */
+    uint32_t n_snapshot;               /* snapshots kept now */
+    uint64_t n_prompt_tok, n_hit_tok;  /* prompt tokens admitted; of these reused */
+    uint64_t n_evicted, n_discarded;   /* snapshots: for room; because logits were not finite */
+    uint64_t step_us;                  /* time inside lg_step */
 } lg_stats;
 
 LG_API void lg_get_stats(const lg_engine *eng, lg_stats *stats);

@@ -12,6 +12,13 @@
 
 #define GIB ((double)(UINT64_C(1) << 30))
 
+/* At least what lg_prefix_bytes takes for a page and for a snapshot. */
+#define PAGE_TABLE_BYTES (sizeof(lg_prefix_node) + 32)
+#define SNAP_TABLE_BYTES (2 * PAGE_TABLE_BYTES + 16)
+#define MAX_SNAP         65536
+#define SNAP_PAGES       8 /* pages for kept texts, beside those of running sequences, a snapshot */
+#define MIN_SHARE_SNAP   256 /* most snapshots that are taken unasked, for few sequences */
+
 /* ---- what the machine has ---- */
 
 /* First number in a small file after `key` at the start of a line ("" = of the file).  false when there is none. */
@@ -97,6 +104,7 @@ typedef struct fit {
     int n_thread;
     uint64_t weight_bytes;
     uint32_t n_sample_vocab, n_batch_tok;
+    uint64_t cache_bytes; /* asked for, for snapshots */
     lg_backend_plan cost;
     uint64_t fixed_bytes;  /* weights, scratch, slots, our own tables */
     uint64_t own_bytes;    /* our own tables */
@@ -120,9 +128,10 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
     f->plan(f->cfg, &b->opt, f->n_thread, &f->cost);
     f->own_bytes = lg_state_bytes(n_seq, b->opt.n_page, n_ctx) +
                    (uint64_t)n_seq * (per_seq * sizeof(uint32_t) + 1024);
-    f->fixed_bytes =
-        f->weight_bytes + f->cost.scratch_bytes + n_seq * f->cost.slot_bytes + f->own_bytes;
+    f->fixed_bytes = f->weight_bytes + f->cost.scratch_bytes + n_seq * f->cost.slot_bytes +
+                     f->own_bytes + f->cache_bytes;
     f->needed_bytes = f->fixed_bytes + per_seq * f->cost.page_bytes;
+    if (f->cache_bytes) f->needed_bytes += per_seq * PAGE_TABLE_BYTES;
 }
 
 /* Next smaller choice of what the caller left open; false when there is none. */
@@ -185,6 +194,34 @@ static lg_status check(const lg_config *cfg, const lg_options *opt, lg_err *err)
     if (opt->n_batch_tok && opt->n_seq > opt->n_batch_tok)
         return LG_FAIL(err, LG_E_ARG, "n_batch_tok: found %u, expected at least n_seq (%u)",
                        opt->n_batch_tok, opt->n_seq);
+    if (opt->no_cache && opt->cache_bytes)
+        return LG_FAIL(err, LG_E_ARG, "cache_bytes: found %" PRIu64 " together with no_cache",
+                       opt->cache_bytes);
+    return LG_OK;
+}
+
+/* Choose the number of snapshots; *room, the bytes for snapshots and pages, becomes what stays for pages. */
+static lg_status fit_cache(const fit *f, const lg_options *opt, uint64_t *room, lg_budget *b,
+                           lg_err *err) {
+    uint64_t one = f->cost.snap_bytes + SNAP_TABLE_BYTES;
+    if (opt->no_cache || f->cost.snap_bytes == 0) return LG_OK;
+    if (opt->cache_bytes) {
+        uint64_t n = opt->cache_bytes / one;
+        b->opt.n_snap = n < MAX_SNAP ? (uint32_t)n : MAX_SNAP;
+        if (n) return LG_OK;
+        return LG_FAIL(err, LG_E_ARG,
+                       "cache_bytes: found %" PRIu64
+                       ", expected at least one snapshot (%" PRIu64 ")",
+                       opt->cache_bytes, one);
+    }
+    uint64_t first = pages_of(b->n_ctx) * (f->cost.page_bytes + PAGE_TABLE_BYTES);
+    uint64_t n = *room > first ? (*room - first) / 4 / one : 0;
+    uint64_t most = 8 * (uint64_t)b->opt.n_slot;
+    if (most < MIN_SHARE_SNAP) most = MIN_SHARE_SNAP;
+    if (n > most) n = most;
+    if (n < 2) return LG_OK;
+    b->opt.n_snap = (uint32_t)n;
+    *room -= n * one;
     return LG_OK;
 }
 
@@ -201,7 +238,8 @@ lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t we
              .n_thread = n_thread,
              .weight_bytes = weight_bytes,
              .n_sample_vocab = n_sample_vocab,
-             .n_batch_tok = n_batch_tok};
+             .n_batch_tok = n_batch_tok,
+             .cache_bytes = opt->cache_bytes};
     for (;;) {
         cost(&f, n_ctx, n_seq, b);
         if (f.needed_bytes <= bytes) break;
@@ -209,11 +247,19 @@ lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t we
     }
     uint64_t room = bytes - f.fixed_bytes;
     if (roomy) room /= 2;
-    uint64_t n_page = f.cost.page_bytes ? room / f.cost.page_bytes : UINT64_MAX;
+    LG_TRY(fit_cache(&f, opt, &room, b, err));
+    uint64_t page_bytes = f.cost.page_bytes + (b->opt.n_snap ? PAGE_TABLE_BYTES : 0);
+    uint64_t n_page = page_bytes ? room / page_bytes : UINT64_MAX;
     if (n_page < pages_of(n_ctx)) n_page = pages_of(n_ctx);
-    if (n_page < b->opt.n_page) b->opt.n_page = (uint32_t)n_page;
-    b->state_bytes =
-        n_seq * f.cost.slot_bytes + b->opt.n_page * f.cost.page_bytes + f.own_bytes;
+    uint64_t most = b->opt.n_page + (uint64_t)b->opt.n_snap * SNAP_PAGES;
+    b->opt.n_page = (uint32_t)(n_page < most ? n_page : most);
+    f.own_bytes += lg_state_bytes(n_seq, b->opt.n_page, n_ctx) -
+                   lg_state_bytes(n_seq, n_seq * pages_of(n_ctx), n_ctx);
+    b->state_bytes = n_seq * f.cost.slot_bytes + b->opt.n_page * f.cost.page_bytes +
+                     b->opt.n_snap * f.cost.snap_bytes +
+                     lg_prefix_bytes(b->opt.n_page, b->opt.n_snap) + f.own_bytes;
     b->scratch_bytes = f.cost.scratch_bytes;
+    b->page_bytes = f.cost.page_bytes;
+    b->snap_bytes = f.cost.snap_bytes;
     return LG_OK;
 }

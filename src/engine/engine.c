@@ -75,6 +75,7 @@ static void reap(lg_engine *eng) {
 /* End a sequence that is in no list any more: its slot and pages are free from here on. */
 static void end_seq(lg_engine *eng, lg_seq *seq, lg_finish finish, lg_status status) {
     if (seq->slot != UINT32_MAX) {
+        if (finish != LG_FINISH_ERROR) lg_reuse_end(eng, seq);
         lg_state_release(&eng->state, seq->slot);
         seq->slot = UINT32_MAX;
     }
@@ -172,6 +173,7 @@ void lg_cancel(lg_engine *eng, uint64_t id) {
 static bool take(lg_engine *eng, lg_seq *seq, const lg_sampled *got) {
     if (got->nonfinite) {
         eng->stats.n_nonfinite++;
+        lg_reuse_discard(eng, seq);
         end_seq(eng, seq, LG_FINISH_ERROR, LG_E_BACKEND);
         return true;
     }
@@ -197,6 +199,7 @@ static void harvest(lg_engine *eng) {
         } else {
             eng->stats.n_prefill_tok += n_tok;
         }
+        lg_reuse_harvest(eng, seq, &s->row[i], true);
         seq->n_done += n_tok;
         if (s->row[i].sampler && take(eng, seq, &s->sampled[i])) any_over = true;
     }
@@ -221,6 +224,8 @@ lg_status lg_step(lg_engine *eng) {
     if (st == LG_OK) {
         harvest(eng);
     } else {
+        for (uint32_t i = 0; i < eng->sched.batch.n_seq; i++)
+            lg_reuse_harvest(eng, eng->sched.who[i], &eng->sched.row[i], false);
         lose_all(eng);
     }
     eng->stats.step_us += lg_clock_us() - start_us;
@@ -245,14 +250,18 @@ static lg_status open_sched(lg_engine *eng) {
     lg_sched *s = &eng->sched;
     uint32_t n_seq = eng->state.n_slot;
     s->n_batch_tok = eng->parts.budget.opt.max_tok;
+    s->n_save_max = eng->parts.budget.opt.n_snap;
     s->tok = lg_mem_calloc(s->n_batch_tok, sizeof *s->tok);
     s->row = lg_mem_calloc(n_seq, sizeof *s->row);
     s->page = lg_mem_calloc((size_t)n_seq * eng->state.max_page, sizeof *s->page);
     s->sampled = lg_mem_calloc(n_seq, sizeof *s->sampled);
     s->who = lg_mem_calloc(n_seq, sizeof(lg_seq *));
     s->grant = lg_mem_calloc(n_seq, sizeof *s->grant);
+    s->save = lg_mem_calloc(s->n_save_max, sizeof *s->save);
+    eng->reuse.page = lg_mem_calloc(eng->state.max_page, sizeof *eng->reuse.page);
     eng->run = lg_mem_calloc(n_seq, sizeof(lg_seq *));
-    bool ok = s->tok && s->row && s->page && s->sampled && s->who && s->grant && eng->run;
+    bool ok = s->tok && s->row && s->page && s->sampled && s->who && s->grant && s->save &&
+              eng->reuse.page && eng->run;
     return ok ? LG_OK : LG_E_NOMEM;
 }
 
@@ -270,6 +279,9 @@ static void fill_info(lg_engine *eng) {
     info->weight_bytes = p->w->weight_bytes;
     info->state_bytes = p->budget.state_bytes;
     info->scratch_bytes = p->budget.scratch_bytes;
+    info->n_snapshot = p->budget.opt.n_snap;
+    info->snapshot_bytes = p->budget.snap_bytes;
+    info->snapshot_tok = info->n_snapshot ? eng->reuse.spacing : 0;
     info->n_param = p->w->n_param;
     info->n_param_active = p->w->n_param_active;
 }
@@ -288,6 +300,8 @@ static void free_engine(lg_engine *eng) {
         lg_seq_close(&seq);
     }
     if (eng->be) eng->parts.ops->close(&eng->be);
+    lg_prefix_fini(&eng->prefix);
+    lg_mem_free(eng->reuse.page);
     lg_state_fini(&eng->state);
     lg_mem_free(eng->sched.tok);
     lg_mem_free(eng->sched.row);
@@ -295,6 +309,7 @@ static void free_engine(lg_engine *eng) {
     lg_mem_free(eng->sched.sampled);
     lg_mem_free(eng->sched.who);
     lg_mem_free(eng->sched.grant);
+    lg_mem_free(eng->sched.save);
     lg_mem_free(eng->run);
     lg_mem_free(eng);
 }
@@ -307,6 +322,7 @@ lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **out, lg_err *
     eng->parts = *parts;
     lg_status st = lg_state_init(&eng->state, opt->n_slot, opt->n_page, parts->budget.n_ctx);
     if (st == LG_OK) st = open_sched(eng);
+    if (st == LG_OK) st = lg_reuse_open(eng);
     if (st != LG_OK) {
         LG_FAIL(err, st, "engine: no memory for the tables of %u sequences", opt->n_slot);
         goto fail;
@@ -359,6 +375,12 @@ void lg_get_stats(const lg_engine *eng, lg_stats *stats) {
     *stats = eng->stats;
     stats->n_running = eng->n_run;
     stats->n_waiting = eng->n_wait;
-    stats->n_page_free = eng->state.n_page_free;
+    stats->n_page_cached = eng->state.pages.n_cached;
+    stats->n_page_free = eng->state.pages.n_free + stats->n_page_cached;
+    stats->n_prompt_tok = eng->reuse.n_prompt_tok;
+    stats->n_hit_tok = eng->reuse.n_hit_tok;
+    stats->n_snapshot = eng->prefix.n_kept;
+    stats->n_evicted = eng->prefix.n_evicted;
+    stats->n_discarded = eng->prefix.n_discarded;
     stats->n_slot_free = eng->state.n_slot_free;
 }

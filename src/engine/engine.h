@@ -3,7 +3,8 @@
  *   open     model folder -> parts (weights, text, pool, budget) -> engine      budget  bytes -> pool sizes
  *   engine   the public calls: submit, cancel, step, events                     sched   admission and the next batch
  *   seq      one request's life: checks, ids, text                              stop    stop strings over any cut
- *   state    pages, slots and token buffers
+ *   state    pages, slots and token buffers          prefix  (prefix.h) which beginnings are kept
+ *   reuse    what an engine takes from them and gives to them
  *
  * One thread owns an engine.  Everything is allocated at open; lg_submit allocates the request; lg_step and lg_next_event
  * allocate nothing.  Tests put another backend under it with lg_engine_open.
@@ -11,7 +12,7 @@
 #ifndef LG_ENGINE_ENGINE_H
 #define LG_ENGINE_ENGINE_H
 
-#include "backend/backend.h"
+#include "engine/prefix.h"
 #include "model/tokenizer.h"
 
 #define LG_MAX_WAIT       4096 /* requests in the queue; one more gets LG_AGAIN */
@@ -23,13 +24,13 @@
 
 /* Pools of a fixed size.  A slot brings a token buffer and a page table of its own. */
 typedef struct lg_state {
-    uint32_t n_page, n_slot, n_ctx, max_page; /* max_page: entries of a page table */
-    uint32_t *page_free, n_page_free;         /* stacks of free numbers */
-    uint32_t *slot_free, n_slot_free;
-    uint32_t *ids;       /* [n_slot][n_ctx] */
-    uint32_t *page;      /* [n_slot][max_page] */
-    uint32_t *n_page_of; /* [n_slot] pages reserved */
-    void *block;         /* owned: all of the above */
+    uint32_t n_slot, n_ctx, max_page; /* max_page: entries of a page table */
+    lg_pages pages;
+    uint32_t *slot_free, n_slot_free; /* stack of free numbers */
+    uint32_t *ids;                    /* [n_slot][n_ctx] */
+    uint32_t *page;                   /* [n_slot][max_page] */
+    uint32_t *n_page_of;              /* [n_slot] pages reserved */
+    void *block;                      /* owned: all of the above */
 } lg_state;
 
 /* Bytes that lg_state_init will take. */
@@ -39,9 +40,11 @@ uint64_t lg_state_bytes(uint32_t n_slot, uint32_t n_page, uint32_t n_ctx);
 lg_status lg_state_init(lg_state *st, uint32_t n_slot, uint32_t n_page, uint32_t n_ctx);
 void lg_state_fini(lg_state *st);
 
-/* Reserve a slot and the pages of n_tok positions (1 <= n_tok <= n_ctx).  They are the caller's until lg_state_release.
+/* Reserve a slot and the pages of n_tok positions (1 <= n_tok <= n_ctx), of which the first n_shared are references to full
+ * pages that are in use.  They are the caller's until lg_state_release.
  * Returns LG_OK, or LG_AGAIN when either pool is short (nothing changed). */
-lg_status lg_state_reserve(lg_state *st, uint32_t n_tok, uint32_t *slot);
+lg_status lg_state_reserve(lg_state *st, uint32_t n_tok, const uint32_t *shared,
+                           uint32_t n_shared, uint32_t *slot);
 void lg_state_release(lg_state *st, uint32_t slot);
 
 /* ---- stop.c ---- */
@@ -77,6 +80,12 @@ struct lg_seq {
     uint32_t n_done;       /* ids already in the slot's state */
     uint32_t slot;         /* UINT32_MAX: none */
     const uint32_t *prompt_ids; /* [n_id at submit] */
+    /* reuse of kept texts */
+    uint64_t salt;
+    uint32_t n_known;    /* ids at submit: snapshots may be wanted among them */
+    uint32_t n_cached;   /* ids whose state was found at admission */
+    uint32_t branch_pos; /* where the text leaves what is kept; 0: nowhere */
+    uint32_t snap_pos;   /* last snapshot on this text, 0: none */
     /* text */
     lg_detok detok;
     lg_stop stop;
@@ -131,6 +140,8 @@ typedef struct lg_sched {
     lg_sampled *sampled; /* [n_seq] */
     lg_seq **who;        /* [n_seq] */
     uint32_t *grant;     /* [n_seq] prefill rows granted */
+    lg_batch_save *save; /* [n_save_max] snapshots that the step takes */
+    uint32_t n_save, n_save_max;
     uint32_t n_batch_tok;
 } lg_sched;
 
@@ -141,6 +152,35 @@ void lg_sched_admit(lg_engine *eng);
  * prompt, the other half is divided among the others (at least 32 rows each, by age); what they do not need goes to the oldest first. */
 void lg_sched_plan(lg_engine *eng);
 
+/* ---- reuse.c ---- */
+
+/* Which snapshots an engine takes.  Their positions depend on the ids and these numbers alone. */
+typedef struct lg_reuse {
+    uint32_t gap;     /* no two snapshots of a text are closer */
+    uint32_t spacing; /* at multiples of this, in long prompts */
+    uint32_t mark;    /* id that begins a message */
+    uint32_t *page;   /* [max_page] work */
+    uint64_t n_hit_tok, n_prompt_tok;
+} lg_reuse;
+
+/* Size the tables; parts, state and reuse.page are there.  LG_E_NOMEM. */
+lg_status lg_reuse_open(lg_engine *eng);
+
+/* Give a waiting sequence a slot and pages, and bring back the longest kept beginning of its ids.  false: no room yet. */
+bool lg_reuse_admit(lg_engine *eng, lg_seq *seq);
+
+/* Choose the snapshots that the rows of `row`, which begin at seq->n_done, shall take. */
+void lg_reuse_plan(lg_engine *eng, lg_seq *seq, lg_batch_seq *row);
+
+/* Keep the snapshots that `row` took (ok), or give their numbers back. */
+void lg_reuse_harvest(lg_engine *eng, lg_seq *seq, const lg_batch_seq *row, bool ok);
+
+/* A sequence with a slot is about to end: keep its text as far as it is computed. */
+void lg_reuse_end(lg_engine *eng, lg_seq *seq);
+
+/* Its logits were not finite: forget the snapshot that it came from and what continues it. */
+void lg_reuse_discard(lg_engine *eng, lg_seq *seq);
+
 /* ---- budget.c ---- */
 
 /* Memory that this process may still take: MemAvailable and every cgroup limit above it, less a tenth.  root: "" in use,
@@ -149,9 +189,10 @@ uint64_t lg_budget_machine(const char *root);
 
 /* Sizes chosen for an engine. */
 typedef struct lg_budget {
-    lg_backend_opt opt; /* n_slot, n_page, max_tok, max_seq, max_out, n_sample_vocab */
+    lg_backend_opt opt; /* n_slot, n_snap, n_page, max_tok, max_seq, max_out, n_sample_vocab */
     uint32_t n_ctx;
-    uint64_t state_bytes, scratch_bytes;
+    uint64_t state_bytes, scratch_bytes; /* state: slots, snapshots, pages, our tables */
+    uint64_t page_bytes, snap_bytes;     /* of one */
 } lg_budget;
 
 typedef void lg_plan_fn(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
@@ -159,7 +200,8 @@ typedef void lg_plan_fn(const lg_config *cfg, const lg_backend_opt *opt, int n_t
 
 /* Choose sizes so that weights, pools and scratch stay within `bytes`.  opt: what the caller asks for; values left at 0 give
  * way, in the order: sequences to 8, context to 4096, sequences to 1, context to 256.  `roomy`: the budget was not asked for,
- * so pools take at most half of what is left by the weights, but at least one whole context.
+ * so pools take at most half of what is left by the weights, but at least one whole context.  Snapshots get
+ * opt->cache_bytes, or a quarter of what the first context leaves; none when that is not worth it.
  * LG_E_ARG for a contradiction, LG_E_NOMEM with needed, budget and what would fit. */
 lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
                         uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
@@ -174,6 +216,9 @@ typedef struct lg_backend_ops {
                       lg_backend **be, lg_err *err);
     void (*close)(lg_backend **be);
     lg_status (*step)(lg_backend *be, const lg_batch *batch, lg_step_out *out);
+    void (*save)(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap);
+    void (*load)(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap);
+    void (*copy_page)(lg_backend *be, uint32_t from, uint32_t to);
 } lg_backend_ops;
 
 /* What an engine stands on; all borrowed until release(ctx), which lg_close calls last (may be NULL). */
@@ -197,6 +242,8 @@ struct lg_engine {
     lg_seq_limit limit;
     lg_backend *be;
     lg_state state;
+    lg_prefix prefix;
+    lg_reuse reuse;
     lg_sched sched;
     lg_seq **run; /* [n_seq] admitted, oldest first */
     uint32_t n_run;

@@ -62,7 +62,10 @@ lg_status lg_open(const lg_options *opt, lg_engine **eng, lg_err *err) {
     static const lg_backend_ops cpu = {.plan = lg_backend_plan_bytes,
                                        .open = lg_backend_open,
                                        .close = lg_backend_close,
-                                       .step = lg_backend_step};
+                                       .step = lg_backend_step,
+                                       .save = lg_backend_save,
+                                       .load = lg_backend_load,
+                                       .copy_page = lg_backend_copy_page};
     *eng = NULL;
     if (!opt->model_path) return LG_FAIL(err, LG_E_ARG, "model_path: found nothing");
     folder *f = lg_mem_alloc(sizeof *f);

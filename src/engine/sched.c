@@ -1,6 +1,6 @@
 /* sched.c - who is admitted and which rows run in the next step: see engine.h.
  *
- * In:  waiting and running sequences, free pages and slots (state.c).   Out: eng->sched.batch (backend.h).
+ * In:  waiting and running sequences, free pages and slots (state.c), kept texts (reuse.c).   Out: eng->sched.batch (backend.h).
  * Policy: first come, first admitted, with room for the longest a sequence can become, so that nothing that runs is ever
  * stuck or thrown out (docs/DECISIONS.md).  Decodes first; n_seq <= n_batch_tok, so that all of them fit and a prompt always
  * gets a row.  No bit of an answer depends on any of this.
@@ -17,7 +17,7 @@ void lg_sched_admit(lg_engine *eng) {
     lg_state *st = &eng->state;
     while (eng->wait_first) {
         lg_seq *seq = eng->wait_first;
-        if (lg_state_reserve(st, lg_seq_n_need(seq, st->n_ctx), &seq->slot) != LG_OK) return;
+        if (!lg_reuse_admit(eng, seq)) return;
         eng->wait_first = seq->next;
         if (seq->next) {
             seq->next->prev = NULL;
@@ -84,6 +84,7 @@ static void put_rows(lg_engine *eng, uint32_t i) {
                                         .page0 = b->n_page,
                                         .n_out = whole,
                                         .sampler = whole ? &seq->sampler : NULL};
+    if (n_left(seq) > 1) lg_reuse_plan(eng, seq, &s->row[b->n_seq - 1]);
     memcpy(s->tok + b->n_tok, seq->sampler.ids + seq->n_done, n * sizeof *s->tok);
     b->n_tok += n;
     uint32_t n_page = (end + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
@@ -96,6 +97,7 @@ static void put_rows(lg_engine *eng, uint32_t i) {
 void lg_sched_plan(lg_engine *eng) {
     lg_sched *s = &eng->sched;
     s->batch = (lg_batch){.tok = s->tok, .seq = s->row, .page = s->page};
+    s->n_save = 0;
     divide(eng);
     for (uint32_t pass = 0; pass < 2; pass++) /* decodes, then prompts */
         for (uint32_t i = 0; i < eng->n_run; i++)

@@ -189,6 +189,8 @@ lg_status lg_seq_open(const lg_seq_limit *lim, const lg_request *req, uint64_t i
     seq->sampler.n_id = req->n_id;
     seq->sampler.n_prompt = req->n_id - req->n_produced;
     seq->max_produced = req->max_tokens;
+    seq->salt = req->cache_salt;
+    seq->n_known = req->n_id;
     seq->token.kind = LG_EVENT_TOKEN;
     seq->end.kind = LG_EVENT_DONE;
     seq->token.id = seq->end.id = id;
@@ -247,6 +249,7 @@ void lg_seq_end(lg_seq *seq, lg_finish finish, lg_status status, uint64_t now_us
     e->stop_index = seq->met_stop ? seq->stop_index : 0;
     e->n_prompt = seq->sampler.n_prompt;
     e->n_produced = seq->sampler.n_id - seq->sampler.n_prompt;
+    e->n_cached = seq->n_cached < e->n_prompt ? seq->n_cached : e->n_prompt;
     uint64_t admit_us = seq->admit_us ? seq->admit_us : now_us;
     uint64_t first_us = seq->first_us ? seq->first_us : now_us;
     e->queue_us = admit_us - seq->submit_us;

@@ -15,7 +15,7 @@ typedef struct answer {
     lg_blocks blocks;
     bool started; /* message_start is written */
     lg_finish finish;
-    uint32_t stop_index, n_produced;
+    uint32_t stop_index, n_produced, n_cached;
     lg_buf *sse; /* during an event */
 } answer;
 
@@ -27,10 +27,11 @@ static void put_text(lg_buf *b, const char *key, const char *s, size_t len_bytes
 }
 
 static void put_usage(lg_buf *b, const answer *a) {
+    /* Input tokens are those that were computed; how many were reused is known at the end. */
     lg_buf_printf(b,
                   "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,"
-                  "\"cache_read_input_tokens\":0,\"output_tokens\":%u}",
-                  a->req->ids.n, a->n_produced);
+                  "\"cache_read_input_tokens\":%u,\"output_tokens\":%u}",
+                  a->req->ids.n - a->n_cached, a->n_cached, a->n_produced);
 }
 
 static void put_stop(lg_buf *b, const answer *a) {
@@ -176,6 +177,7 @@ static lg_status take_event(lg_out *out, const lg_event *event, lg_buf *sse) {
         a->finish = event->finish;
         a->stop_index = event->stop_index;
         a->n_produced = event->n_produced;
+        a->n_cached = event->n_cached;
     }
     return a->req->stream && sse->failed ? LG_E_NOMEM : LG_OK;
 }

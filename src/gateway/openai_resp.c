@@ -32,7 +32,7 @@ struct lg_oai_out {
     bool started;    /* the first chunk of a chat is written */
     bool failed;     /* out of memory */
     lg_finish finish;
-    uint32_t n_produced;
+    uint32_t n_produced, n_cached;
     lg_buf *sse; /* during an event */
 };
 
@@ -69,13 +69,17 @@ static void put_finish(lg_buf *b, const lg_oai_out *out) {
 
 static void put_usage(lg_buf *b, const lg_oai_req *req, lg_oai_out *const *out,
                       uint32_t n_out) {
-    uint64_t n_prompt = req->ids.n, n = 0;
-    for (uint32_t i = 0; i < n_out; i++) n += out[i]->n_produced;
+    /* The prompt is counted once; of it, what was reused for every choice. */
+    uint64_t n_prompt = req->ids.n, n = 0, n_cached = n_prompt;
+    for (uint32_t i = 0; i < n_out; i++) {
+        n += out[i]->n_produced;
+        if (out[i]->n_cached < n_cached) n_cached = out[i]->n_cached;
+    }
     lg_buf_printf(b,
                   "\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,"
-                  "\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":0}}",
+                  "\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%llu}}",
                   (unsigned long long)n_prompt, (unsigned long long)n,
-                  (unsigned long long)(n_prompt + n));
+                  (unsigned long long)(n_prompt + n), (unsigned long long)n_cached);
 }
 
 /* "call_..." from the request's id, the choice and the call's index: the same in every chunk. */
@@ -335,6 +339,7 @@ static lg_status take_done(lg_oai_out *out, const lg_event *e) {
     if (out->parse) LG_TRY(lg_outparse_end(out->parse, on_part, out));
     out->finish = e->finish;
     out->n_produced = e->n_produced;
+    out->n_cached = e->n_cached;
     if (!out->req->stream) return LG_OK;
     if (e->finish == LG_FINISH_ERROR || e->finish == LG_FINISH_CANCELLED) {
         stream_error(out, e->status);

@@ -6,6 +6,7 @@
  * Invariants: a job is in g->jobs from start to job_free; conn->job == job as long.  Thread: gateway.
  * Memory: the job, its parsed request and outputs; freed with the answer.  Test: tests/e2e */
 #include "gateway/gateway.h"
+#include "base/num.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -220,7 +221,8 @@ static lg_status submit(lg_job *j, uint32_t i, const lg_ids *ids) {
                     .stop = q->stop,
                     .n_stop = q->n_stop,
                     .bias = q->bias,
-                    .n_bias = q->n_bias};
+                    .n_bias = q->n_bias,
+                    .cache_salt = j->key ? lg_num_load64(j->key->hash) : 0};
     r.params.choice = i;
     return lg_supervise_submit(j->g->sup, &r, on_flight, ch, &ch->flight);
 }
@@ -289,6 +291,7 @@ static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost) {
     bool over = false;
     if (event) copy = *event;
     if (copy.kind == LG_EVENT_DONE) copy.n_produced += ch->n_before;
+    if (ch->n_before) copy.n_cached = 0; /* a second flight reuses what the first computed */
     if (lost || e->kind == LG_EVENT_DONE) ch->flight = NULL;
     if (lost) {
         err = error_of_lost(lost);

@@ -92,9 +92,11 @@ void lg_link_put_ready(lg_buf *out, const lg_link_ready *r) {
                             i->n_page,
                             i->page_tok,
                             (uint32_t)i->n_thread,
+                            i->n_snapshot,
+                            i->snapshot_tok,
                             r->n_eos};
-    const uint64_t u64[] = {i->weight_bytes, i->state_bytes, i->scratch_bytes, i->n_param,
-                            i->n_param_active};
+    const uint64_t u64[] = {i->weight_bytes,   i->state_bytes, i->scratch_bytes,
+                            i->snapshot_bytes, i->n_param,     i->n_param_active};
     lg_buf_put(out, u32, sizeof u32);
     lg_buf_put(out, u64, sizeof u64);
     put_params(out, &r->params);
@@ -116,6 +118,7 @@ lg_status lg_link_put_submit(lg_buf *out, uint64_t id, const lg_request *req) {
     put_u32(out, req->n_produced);
     put_u32(out, req->max_tokens);
     put_u32(out, req->n_bias);
+    put_u64(out, req->cache_salt);
     if (req->n_bias) lg_buf_put(out, req->bias, req->n_bias * sizeof req->bias[0]);
     lg_buf_put(out, req->ids, req->n_id * sizeof req->ids[0]);
     put_u32(out, req->n_stop);
@@ -145,6 +148,7 @@ void lg_link_put_event(lg_buf *out, uint64_t id, const lg_event *e) {
         put_u32(out, e->stop_index);
         put_u32(out, e->n_prompt);
         put_u64(out, e->n_produced);
+        put_u64(out, e->n_cached);
         put_u64(out, e->queue_us);
         put_u64(out, e->prefill_us);
         put_u64(out, e->decode_us);
@@ -157,7 +161,8 @@ void lg_link_put_stats(lg_buf *out, const lg_stats *s) {
     const uint64_t v[] = {s->n_step,    s->n_prefill_tok, s->n_decode_tok, s->n_submitted,
                           s->n_done,    s->n_cancelled,   s->n_failed,     s->n_nonfinite,
                           s->n_running, s->n_waiting,     s->n_page_free,  s->n_slot_free,
-                          s->step_us};
+                          s->step_us,   s->n_page_cached, s->n_snapshot,   s->n_prompt_tok,
+                          s->n_hit_tok, s->n_evicted,     s->n_discarded};
     size_t at = begin(out, LG_LINK_STATS);
     lg_buf_put(out, v, sizeof v);
     end(out, at);
@@ -276,6 +281,8 @@ static void get_ready(cursor *c, lg_link_ready *r) {
     uint32_t n_thread = get_u32(c);
     if (n_thread > INT32_MAX) c->bad = true;
     i->n_thread = (int)n_thread;
+    i->n_snapshot = get_u32(c);
+    i->snapshot_tok = get_u32(c);
     r->n_eos = get_u32(c);
     if (r->n_eos > LG_LINK_MAX_EOS) {
         c->bad = true;
@@ -284,6 +291,7 @@ static void get_ready(cursor *c, lg_link_ready *r) {
     i->weight_bytes = get_u64(c);
     i->state_bytes = get_u64(c);
     i->scratch_bytes = get_u64(c);
+    i->snapshot_bytes = get_u64(c);
     i->n_param = get_u64(c);
     i->n_param_active = get_u64(c);
     get_params(c, &r->params);
@@ -298,6 +306,7 @@ static void get_submit(cursor *c, lg_link_msg *m) {
     req->n_produced = get_u32(c);
     req->max_tokens = get_u32(c);
     req->n_bias = get_u32(c);
+    req->cache_salt = get_u64(c);
     if (req->n_id == 0 || req->n_produced > req->n_id || req->n_bias > LG_LINK_MAX_BIAS)
         c->bad = true;
     req->bias = get_array(c, req->n_bias, sizeof req->bias[0]);
@@ -327,6 +336,7 @@ static void get_event(cursor *c, lg_event *e, bool token) {
         e->stop_index = get_u32(c);
         e->n_prompt = get_u32(c);
         e->n_produced = get_u32_of_64(c);
+        e->n_cached = get_u32_of_64(c);
         e->queue_us = get_u64(c);
         e->prefill_us = get_u64(c);
         e->decode_us = get_u64(c);
@@ -344,6 +354,12 @@ static void get_stats(cursor *c, lg_stats *s) {
     s->n_page_free = get_u32_of_64(c);
     s->n_slot_free = get_u32_of_64(c);
     s->step_us = get_u64(c);
+    s->n_page_cached = get_u32_of_64(c);
+    s->n_snapshot = get_u32_of_64(c);
+    s->n_prompt_tok = get_u64(c);
+    s->n_hit_tok = get_u64(c);
+    s->n_evicted = get_u64(c);
+    s->n_discarded = get_u64(c);
 }
 
 static void get_payload(cursor *c, lg_link_msg *m) {

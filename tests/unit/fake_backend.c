@@ -10,6 +10,7 @@ struct lg_backend {
     lg_backend_opt opt;
     uint32_t *page;    /* [n_page][LG_PAGE_TOK] */
     uint64_t *slot;    /* [n_slot] hash of the history */
+    uint64_t *snap;    /* [n_snap] */
     uint32_t *history; /* [n_ctx_max] */
     float *logits;     /* [max_out][n_vocab] */
     void *work;
@@ -36,6 +37,7 @@ static void fake_plan(const lg_config *cfg, const lg_backend_opt *opt, int n_thr
     (void)n_thread;
     plan->page_bytes = 1000;
     plan->slot_bytes = 2000;
+    plan->snap_bytes = 2000;
     plan->scratch_bytes = 4 * (uint64_t)opt->max_out * cfg->n_vocab;
 }
 
@@ -43,6 +45,7 @@ static void fake_close(lg_backend **be) {
     if (!*be) return;
     lg_mem_free((*be)->page);
     lg_mem_free((*be)->slot);
+    lg_mem_free((*be)->snap);
     lg_mem_free((*be)->history);
     lg_mem_free((*be)->logits);
     lg_mem_free((*be)->work);
@@ -58,10 +61,11 @@ static lg_status fake_open(const lg_weights *w, const lg_backend_opt *opt, lg_po
     b->opt = *opt;
     b->page = lg_mem_calloc((size_t)opt->n_page * LG_PAGE_TOK, sizeof *b->page);
     b->slot = lg_mem_calloc(opt->n_slot, sizeof *b->slot);
+    b->snap = lg_mem_calloc(opt->n_snap, sizeof *b->snap);
     b->history = lg_mem_calloc(w->cfg.n_ctx_max, sizeof *b->history);
     b->logits = lg_mem_calloc((size_t)opt->max_out * w->cfg.n_vocab, sizeof *b->logits);
     b->work = lg_mem_alloc(lg_sample_work_bytes(w->cfg.n_vocab));
-    if (b->page && b->slot && b->history && b->logits && b->work) return LG_OK;
+    if (b->page && b->slot && b->snap && b->history && b->logits && b->work) return LG_OK;
     fake_close(be);
     return LG_FAIL(err, LG_E_NOMEM, "fake");
 }
@@ -71,13 +75,18 @@ static uint32_t run_seq(lg_backend *b, const lg_batch *batch, const lg_batch_seq
                         float *logits, lg_sampled *sampled) {
     const uint32_t *page = batch->page + s->page0;
     uint32_t end = s->pos + s->n_tok;
+    const lg_batch_save *save = s->save, *save_end = save + s->n_save;
     if (s->pos == 0) b->slot[s->slot] = 0;
     for (uint32_t i = 0; i < s->n_tok; i++) {
         uint32_t pos = s->pos + i, id = batch->tok[s->tok0 + i];
         LG_ASSERT(page[pos / LG_PAGE_TOK] < b->opt.n_page);
         b->page[(size_t)page[pos / LG_PAGE_TOK] * LG_PAGE_TOK + pos % LG_PAGE_TOK] = id;
         b->slot[s->slot] = hash(b->slot[s->slot], id);
+        if (save == save_end || save->n_row != i + 1) continue;
+        LG_ASSERT(save->snap < b->opt.n_snap);
+        b->snap[save++->snap] = b->slot[s->slot];
     }
+    LG_ASSERT(save == save_end);
     uint64_t h = 0;
     for (uint32_t pos = 0; pos < end; pos++) {
         uint32_t id =
@@ -120,7 +129,23 @@ static lg_status fake_step(lg_backend *b, const lg_batch *batch, lg_step_out *ou
     return LG_OK;
 }
 
+static void fake_save(lg_backend *b, uint32_t slot, uint32_t n_tok, uint32_t snap) {
+    (void)n_tok;
+    b->snap[snap] = b->slot[slot];
+}
+
+static void fake_load(lg_backend *b, uint32_t slot, uint32_t n_tok, uint32_t snap) {
+    (void)n_tok;
+    b->slot[slot] = b->snap[snap];
+}
+
+static void fake_copy_page(lg_backend *b, uint32_t from, uint32_t to) {
+    memcpy(b->page + (size_t)to * LG_PAGE_TOK, b->page + (size_t)from * LG_PAGE_TOK,
+           LG_PAGE_TOK * sizeof *b->page);
+}
+
 const lg_backend_ops *fake_ops(void) {
-    static const lg_backend_ops ops = {fake_plan, fake_open, fake_close, fake_step};
+    static const lg_backend_ops ops = {fake_plan, fake_open, fake_close,    fake_step,
+                                       fake_save, fake_load, fake_copy_page};
     return &ops;
 }

@@ -70,7 +70,7 @@ static void test_many_sequences_each_get_their_own_answer(void **state) {
     answer *a = malloc(N * sizeof *a);
     /* Pages for about three whole contexts: both pools run short at times. */
     open_or_fail(r, (lg_options){.n_ctx = 512, .n_seq = 12, .n_batch_tok = 64});
-    r->eng->state.n_page_free = 25;
+    r->eng->state.pages.n_free = 25;
     for (uint32_t i = 0; i < N; i++) {
         n_prompt[i] = 1 + (uint32_t)(lg_num_rng(1, 0, i, 0) % LONGEST);
         max[i] = 1 + (uint32_t)(lg_num_rng(2, 0, i, 0) % 60);
@@ -88,7 +88,7 @@ static void test_many_sequences_each_get_their_own_answer(void **state) {
         assert_int_equal(a[i].end.n_prompt, n_prompt[i]);
         expect(r, prompt[i], n_prompt[i], &a[i]);
     }
-    assert_int_equal(r->eng->state.n_page_free, 25);
+    assert_int_equal(stats(r).n_page_free, 25);
     assert_int_equal(stats(r).n_done, N);
     free(prompt);
     free(a);

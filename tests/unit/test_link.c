@@ -76,6 +76,7 @@ static lg_event done_event(void) {
                       .stop_index = 2,
                       .n_prompt = 21,
                       .n_produced = 9,
+                      .n_cached = 3,
                       .queue_us = 1,
                       .prefill_us = 1ull << 40,
                       .decode_us = 3,
@@ -92,6 +93,9 @@ static lg_link_ready some_ready(void) {
                                 .n_page = 1000,
                                 .page_tok = 64,
                                 .n_thread = 2,
+                                .n_snapshot = 9,
+                                .snapshot_tok = 512,
+                                .snapshot_bytes = 11,
                                 .weight_bytes = 1ull << 33,
                                 .state_bytes = 5,
                                 .scratch_bytes = 6,
@@ -115,9 +119,20 @@ static void put_all(lg_buf *b) {
                       .stop = stop,
                       .n_stop = LG_COUNT(stop),
                       .bias = bias,
-                      .n_bias = LG_COUNT(bias)};
+                      .n_bias = LG_COUNT(bias),
+                      .cache_salt = 0x1122334455667788};
     lg_event tok = token_event(), done = done_event();
-    lg_stats s = {.n_step = 1, .n_running = 2, .n_waiting = 3, .n_slot_free = 4, .step_us = 5};
+    lg_stats s = {.n_step = 1,
+                  .n_running = 2,
+                  .n_waiting = 3,
+                  .n_slot_free = 4,
+                  .step_us = 5,
+                  .n_page_cached = 6,
+                  .n_snapshot = 7,
+                  .n_prompt_tok = 8,
+                  .n_hit_tok = 9,
+                  .n_evicted = 10,
+                  .n_discarded = 11};
     lg_link_put_hello(b, &h);
     lg_link_put_progress(b, 10, 20);
     lg_link_put_ready(b, &r);
@@ -140,6 +155,7 @@ static void check_submit(const lg_link_msg *m) {
     assert_int_equal(q->n_produced, 2);
     assert_int_equal(q->max_tokens, 77);
     assert_params(&q->params);
+    assert_true(q->cache_salt == 0x1122334455667788);
     assert_int_equal(q->n_bias, LG_COUNT(bias));
     assert_memory_equal(q->bias, bias, sizeof bias);
     assert_int_equal(q->n_stop, LG_COUNT(stop));
@@ -162,6 +178,7 @@ static void check_event(const lg_link_msg *m) {
     assert_int_equal(e->stop_index, want.stop_index);
     assert_int_equal(e->n_prompt, want.n_prompt);
     assert_int_equal(e->n_produced, want.n_produced);
+    assert_int_equal(e->n_cached, want.n_cached);
     assert_int_equal(e->queue_us, want.queue_us);
     assert_int_equal(e->prefill_us, want.prefill_us);
     assert_int_equal(e->decode_us, want.decode_us);
@@ -205,6 +222,12 @@ static void check(const lg_link_msg *m) {
         assert_int_equal(m->u.stats.n_waiting, 3);
         assert_int_equal(m->u.stats.n_slot_free, 4);
         assert_int_equal(m->u.stats.step_us, 5);
+        assert_int_equal(m->u.stats.n_page_cached, 6);
+        assert_int_equal(m->u.stats.n_snapshot, 7);
+        assert_int_equal(m->u.stats.n_prompt_tok, 8);
+        assert_int_equal(m->u.stats.n_hit_tok, 9);
+        assert_int_equal(m->u.stats.n_evicted, 10);
+        assert_int_equal(m->u.stats.n_discarded, 11);
         break;
     }
 }

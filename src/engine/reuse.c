@@ -1,0 +1,133 @@
+/* reuse.c - what the engine takes from kept texts and gives to them: see engine.h, prefix.h.
+ *
+ * In:  ids of sequences.   Out: sequences that begin where an earlier text ended; snapshots.
+ * Policy: a snapshot before each message, at the end of a prompt, where a prompt leaves what is kept, at multiples of
+ * `spacing` in long prompts, and at the end of an answer; none closer than `gap` to the one before.  A hit is shorter than
+ * the ids, so that there is a row to sample from.  Only what the engine has accepted is ever kept.
+ * Invariant: nothing here changes a bit of an answer (docs/MODEL.md, section 1).
+ * Thread: engine.  Memory: nothing after open.  Test: tests/unit/test_reuse.c */
+#include "engine/engine.h"
+
+#define MIN_GAP     16
+#define MAX_GAP     64
+#define MIN_SPACING 512
+#define MAX_SPACING 8192
+
+/* Spacing with which snapshots take about as much memory as the keys and values between them, and one text of the whole
+ * context at most half of the snapshots. */
+static uint32_t choose_spacing(const lg_budget *b) {
+    uint64_t tok = b->page_bytes ? b->snap_bytes * LG_PAGE_TOK / b->page_bytes : MAX_SPACING;
+    uint64_t most = b->opt.n_snap ? (uint64_t)b->n_ctx * 2 / b->opt.n_snap : 0;
+    if (tok < most) tok = most;
+    if (tok < MIN_SPACING) tok = MIN_SPACING;
+    if (tok > MAX_SPACING) tok = MAX_SPACING;
+    return (uint32_t)((tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK * LG_PAGE_TOK);
+}
+
+lg_status lg_reuse_open(lg_engine *eng) {
+    const lg_budget *b = &eng->parts.budget;
+    lg_reuse *r = &eng->reuse;
+    r->spacing = choose_spacing(b);
+    r->gap = r->spacing / 32;
+    if (r->gap < MIN_GAP) r->gap = MIN_GAP;
+    if (r->gap > MAX_GAP) r->gap = MAX_GAP;
+    r->mark = lg_tokenizer_added(eng->parts.tok, "<|im_start|>");
+    return lg_prefix_init(&eng->prefix, &eng->state.pages, b->opt.n_snap, b->page_bytes,
+                          b->snap_bytes);
+}
+
+/* ---- at the beginning ---- */
+
+/* Reserve what seq needs with the first hit->pos positions from the tree; false: no room. */
+static bool reserve(lg_engine *eng, lg_seq *seq, const lg_prefix_hit *hit) {
+    lg_state *st = &eng->state;
+    uint32_t *page = eng->reuse.page, need = lg_seq_n_need(seq, st->n_ctx);
+    uint32_t n_full = hit->pos / LG_PAGE_TOK;
+    uint32_t n_page = (hit->pos + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
+    uint32_t n_fresh = (uint32_t)(((uint64_t)need + LG_PAGE_TOK - 1) / LG_PAGE_TOK) - n_full;
+    lg_prefix_pages(&eng->prefix, hit, page);
+    for (uint32_t i = 0; i < n_page; i++) lg_pages_hold(&st->pages, page[i]);
+    bool ok = lg_prefix_make_room(&eng->prefix, n_fresh, hit->node);
+    if (ok) ok = lg_state_reserve(st, need, page, n_full, &seq->slot) == LG_OK;
+    if (ok && n_page > n_full)
+        eng->parts.ops->copy_page(eng->be, page[n_full],
+                                  st->page[(size_t)seq->slot * st->max_page + n_full]);
+    for (uint32_t i = 0; i < n_page; i++) lg_pages_drop(&st->pages, page[i]);
+    return ok;
+}
+
+bool lg_reuse_admit(lg_engine *eng, lg_seq *seq) {
+    const lg_prefix_hit nothing = {.node = LG_PREFIX_NONE};
+    lg_prefix *t = &eng->prefix;
+    lg_prefix_hit hit;
+    uint32_t n_id = seq->sampler.n_id;
+    if (eng->state.n_slot_free == 0) return false;
+    lg_prefix_find(t, seq->salt, seq->sampler.ids, n_id - 1, &hit);
+    uint32_t n_match = hit.n_match;
+    bool ok = reserve(eng, seq, &hit);
+    if (!ok && hit.pos && eng->n_run == 0) {
+        /* Its own shared pages are in the way, and nobody will give any back. */
+        hit = nothing;
+        ok = reserve(eng, seq, &hit);
+    }
+    if (!ok) return false;
+    if (hit.pos) {
+        eng->parts.ops->load(eng->be, seq->slot, hit.pos, t->node[hit.node].snap);
+        lg_prefix_touch(t, hit.node);
+    }
+    seq->n_done = seq->n_cached = seq->snap_pos = hit.pos;
+    seq->branch_pos = n_match > hit.pos ? n_match : 0;
+    uint32_t n_prompt = seq->sampler.n_prompt;
+    eng->reuse.n_prompt_tok += n_prompt;
+    eng->reuse.n_hit_tok += hit.pos < n_prompt ? hit.pos : n_prompt;
+    return true;
+}
+
+/* ---- on the way ---- */
+
+static bool is_wanted(const lg_reuse *r, const lg_seq *seq, uint32_t pos) {
+    if (pos - seq->snap_pos < r->gap || pos >= seq->n_known) return false;
+    return seq->sampler.ids[pos] == r->mark || pos == seq->branch_pos ||
+           pos + 1 == seq->n_known || pos % r->spacing == 0;
+}
+
+void lg_reuse_plan(lg_engine *eng, lg_seq *seq, lg_batch_seq *row) {
+    lg_sched *s = &eng->sched;
+    row->save = s->save + s->n_save;
+    for (uint32_t i = 1; i <= row->n_tok && s->n_save < s->n_save_max; i++) {
+        if (!is_wanted(&eng->reuse, seq, row->pos + i)) continue;
+        uint32_t snap = lg_prefix_reserve(&eng->prefix);
+        if (snap == LG_PREFIX_NONE) return;
+        s->save[s->n_save++] = (lg_batch_save){i, snap};
+        row->n_save++;
+        seq->snap_pos = row->pos + i;
+    }
+}
+
+void lg_reuse_harvest(lg_engine *eng, lg_seq *seq, const lg_batch_seq *row, bool ok) {
+    const uint32_t *page = eng->state.page + (size_t)seq->slot * eng->state.max_page;
+    for (uint32_t i = 0; i < row->n_save; i++) {
+        uint32_t snap = row->save[i].snap;
+        if (ok) {
+            lg_prefix_keep(&eng->prefix, seq->salt, seq->sampler.ids,
+                           row->pos + row->save[i].n_row, page, snap);
+        } else {
+            lg_prefix_release(&eng->prefix, snap);
+        }
+    }
+}
+
+/* ---- at the end ---- */
+
+void lg_reuse_end(lg_engine *eng, lg_seq *seq) {
+    if (seq->n_done < seq->snap_pos + eng->reuse.gap) return;
+    uint32_t snap = lg_prefix_reserve(&eng->prefix);
+    if (snap == LG_PREFIX_NONE) return;
+    eng->parts.ops->save(eng->be, seq->slot, seq->n_done, snap);
+    lg_prefix_keep(&eng->prefix, seq->salt, seq->sampler.ids, seq->n_done,
+                   eng->state.page + (size_t)seq->slot * eng->state.max_page, snap);
+}
+
+void lg_reuse_discard(lg_engine *eng, lg_seq *seq) {
+    lg_prefix_discard(&eng->prefix, seq->salt, seq->sampler.ids, seq->n_done, seq->n_cached);
+}
