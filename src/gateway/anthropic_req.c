@@ -75,7 +75,7 @@ static bool take_thinking(lg_parse *p, const lg_field *f, const lg_json *v) {
         .name = "thinking.budget_tokens", .low = 1, .high = LG_REQUEST_ANY_COUNT};
     if (enabled && !lg_request_take_count(p, &range, budget, &p->req->think_budget))
         return false;
-    if (p->thinking < 0) p->thinking = enabled || adaptive;
+    p->asked = enabled || adaptive;
     return true;
 }
 
@@ -488,7 +488,10 @@ static bool render(lg_parse *p) {
     if (!p->messages->child)
         return lg_request_refuse(p->e, "messages", "invalid_value",
                                  "messages: at least one message is needed");
-    if (p->thinking < 0) p->thinking = 0; /* in this format thinking is asked for */
+    if (p->thinking < 0) { /* in this format thinking is asked for */
+        bool think = p->asked >= 0 ? p->asked == 1 : p->effort_given;
+        p->thinking = think && !p->effort_none;
+    }
     lg_buf_puts(&b, "{\"messages\":[");
     bool ok = put_system(p, &b);
     for (const lg_json *m = p->messages->child; m && ok; m = m->next, i++) {

@@ -6,10 +6,13 @@
  *   expose     what GET /metrics says                   guard     Host, Origin and key of a request
  *   listen     listening sockets                        keys      hashed keys, roles, limits
  *   tls        TLS for clients                          peers     connections of each address
- *   notify     readiness, for systemd
+ *   notify     readiness, for systemd                       request   what all wire formats share: fields, prompts
+ *   anthropic, responses  two more wire formats              blocks    output as a list of blocks, for these two
+ *   history    conversations for previous_response_id       tokenize  /tokenize, /detokenize
+ *   openapi    the tables of fields as a document
  *
- * A request's way: server reads it -> routes finds the route, openai parses it -> one job with one flight for each
- * choice -> supervise sends them over the link -> events come back -> openai writes -> server sends.
+ * A request's way: server reads it -> routes finds the route, its lg_wire parses it -> one job with one flight for each
+ * choice -> supervise sends them over the link -> events come back -> the lg_wire writes -> server sends.
  * Everything runs on one thread, libevent's loop.  No weights, no engine. */
 #ifndef LG_GATEWAY_GATEWAY_H
 #define LG_GATEWAY_GATEWAY_H

@@ -239,6 +239,7 @@ bool lg_request_take_effort(lg_parse *p, const lg_field *f, const lg_json *v) {
     static const char *const effort[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
     for (size_t i = 0; i < LG_COUNT(effort); i++)
         if (lg_json_is(v, effort[i])) {
+            p->effort_given = true;
             p->effort_none = i == 0;
             return true;
         }
@@ -372,7 +373,7 @@ bool lg_request_open(const lg_oai_model *model, uint32_t at, const lg_field *tab
     r->params = model->params;
     r->params.n_top = -1;
     r->n_choice = 1;
-    lg_parse p = {.req = r, .e = e, .at = at, .thinking = -1, .top_logprobs = -1};
+    lg_parse p = {.req = r, .e = e, .at = at, .thinking = -1, .asked = -1, .top_logprobs = -1};
     if (fill(&p, table, n_field, finish, body, len_bytes)) return true;
     lg_oai_close(req);
     return false;

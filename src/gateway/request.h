@@ -106,7 +106,8 @@ struct lg_parse {
     const lg_json *messages, *tools, *prompt;               /* as given */
     const lg_json *text, *system, *instructions, *previous; /* other formats */
     int thinking; /* enable_thinking: -1 not given, 0, 1 */
-    bool effort_none, no_tools, logprobs, stream_options;
+    int asked;    /* the same by `thinking` of Messages */
+    bool effort_given, effort_none, no_tools, logprobs, stream_options;
     int top_logprobs; /* -1 not given */
     uint32_t max_tokens, max_completion_tokens;
 };

@@ -32,7 +32,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define HISTORY_BYTES ((size_t)64 << 20)         /* kept for previous_response_id */
+#define HISTORY_BYTES ((size_t)16 << 20)         /* kept for previous_response_id */
 #define HISTORY_US    ((uint64_t)3600 * 1000000) /* for so long */
 
 enum {

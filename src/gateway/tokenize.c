@@ -63,6 +63,14 @@ const lg_field *lg_tokenize_fields(size_t *n) {
     return fields;
 }
 
+/* An answer that lists more would fill memory. */
+static bool few_enough(lg_parse *p) {
+    enum { MOST = 1 << 18 };
+    if (p->req->ids.n <= MOST) return true;
+    return lg_request_refuse(p->e, p->messages ? "messages" : "prompt", "too_many_tokens",
+                             "%zu tokens; at most %d are listed", p->req->ids.n, MOST);
+}
+
 static bool finish_text(lg_parse *p) {
     lg_oai_req *r = p->req;
     if (!p->text == !p->messages)
@@ -71,12 +79,12 @@ static bool finish_text(lg_parse *p) {
     if (p->messages) {
         r->chat = true;
         r->tools = p->tools;
-        return lg_oai_check_messages(p) && lg_request_render(p, p->messages);
+        return lg_oai_check_messages(p) && lg_request_render(p, p->messages) && few_enough(p);
     }
     lg_err err = {0};
     lg_status st = lg_tokenizer_encode(r->model->tok, p->text->text, p->text->text_len, NULL, 0,
                                        false, &r->ids, &err);
-    return st == LG_OK || lg_request_refuse_prompt(p, st, &err);
+    return st == LG_OK ? few_enough(p) : lg_request_refuse_prompt(p, st, &err);
 }
 
 static bool finish_ids(lg_parse *p) {

@@ -1,6 +1,7 @@
 /* test_responses.c - the OpenAI Responses wire format: prompts against those of equal chat requests, refusals by name, event
  * sequences as the API documents them, streams against objects, kept conversations, and every allocation failing. */
 #include "base/clock.h"
+#include "gateway/anthropic.h"
 #include "gateway/history.h"
 #include "gateway/responses.h"
 #include "wire_rig.h"
@@ -155,6 +156,40 @@ static void test_refused_by_name(void **state) {
         char body[512];
         snprintf(body, sizeof body, "{'model':'tiny','input':[%s]}", m[i].item);
         wire_rig_expect_bad(WIRE, body, m[i].param);
+    }
+}
+
+/* Every spelling on every format; the rest of the body asks for reasoning. */
+static void test_switches_are_alike(void **state) {
+    (void)state;
+    static const struct {
+        const lg_wire *wire;
+        const char *body;
+    } f[] = {
+        {&lg_openai_chat, "{'model':'tiny','messages':[{'role':'user','content':'hi'}],%s}"},
+        {&lg_responses_wire, "{'model':'tiny','input':'hi',%s}"},
+        {&lg_anthropic_wire,
+         "{'model':'tiny','max_tokens':9,'messages':[{'role':'user','content'"
+         ":'hi'}],%s,'thinking':{'type':'adaptive'}}"},
+    };
+    static const struct {
+        const char *extra;
+        bool think;
+    } c[] = {
+        {"'enable_thinking':false", false},
+        {"'enable_thinking':true", true},
+        {"'chat_template_kwargs':{'enable_thinking':false}", false},
+        {"'chat_template_kwargs':{'enable_thinking':true}", true},
+        {"'reasoning_effort':'high'", true},
+    };
+    for (size_t i = 0; i < LG_COUNT(f); i++) {
+        for (size_t k = 0; k < LG_COUNT(c); k++) {
+            char body[256];
+            snprintf(body, sizeof body, f[i].body, c[k].extra);
+            lg_oai_req *r = wire_rig_open(f[i].wire, body);
+            assert_int_equal(r->opened_think, c[k].think);
+            lg_oai_close(&r);
+        }
     }
 }
 
@@ -410,6 +445,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prompts_are_those_of_chats),
         cmocka_unit_test(test_values_arrive),
+        cmocka_unit_test(test_switches_are_alike),
         cmocka_unit_test(test_refused_by_name),
         cmocka_unit_test(test_objects_have_the_shape),
         cmocka_unit_test(test_streams),

@@ -141,6 +141,19 @@ static void test_refused_by_name(void **state) {
     }
 }
 
+static void test_a_long_list_is_refused(void **state) {
+    (void)state;
+    lg_buf b = {0}, answer = {0};
+    lg_oai_error e;
+    lg_buf_puts(&b, "{\"prompt\":\"");
+    for (int i = 0; i < 1 << 18; i++) lg_buf_puts(&b, "0\\n");
+    lg_buf_puts(&b, "\"}");
+    assert_false(lg_tokenize_text(&model, b.data, b.len_bytes, &answer, &e));
+    assert_string_equal(e.code, "too_many_tokens");
+    assert_string_equal(e.param, "prompt");
+    lg_buf_fini(&b);
+}
+
 static void test_every_allocation_may_fail(void **state) {
     (void)state;
     static const struct {
@@ -173,6 +186,7 @@ int main(void) {
         cmocka_unit_test(test_text_is_text),
         cmocka_unit_test(test_messages_are_the_prompt_of_a_chat),
         cmocka_unit_test(test_refused_by_name),
+        cmocka_unit_test(test_a_long_list_is_refused),
         cmocka_unit_test(test_every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
