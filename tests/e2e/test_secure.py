@@ -115,7 +115,7 @@ class Keyed(unittest.TestCase):
 
     def test_a_body_is_not_read_without_a_key(self):
         with self.s.connect(10) as c:
-            c.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\n\r\n" % CHAT.encode())
+            c.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n" % CHAT.encode())
             answer = server.read_all(c)
         self.assertTrue(answer.startswith(b"HTTP/1.1 401 "))
         self.assertIn(b"Connection: close", answer)
