@@ -17,30 +17,34 @@
 
 #define MAX_RULE 256
 
-static const char help[] = "Write the model of a Hugging Face folder as a GGUF file.\n"
-                           "\n"
-                           "usage: lignum quantize IN OUT --type TYPE [OPTIONS]\n"
-                           "\n"
-                           "IN is a folder with BF16, F16, F32 or FP8 safetensors; OUT is "
-                           "written in one go and appears when it is whole.\n"
-                           "\n"
-                           "options:\n"
-                           "  --type TYPE             of all matrices: q4_k q5_k q6_k q8_0 "
-                           "iq4_xs mxfp4 bf16 f16 f32, or\n"
-                           "                          q4_0 q4_1 q5_0 q5_1 iq4_nl; mxfp4 is for "
-                           "the routed experts, the\n"
-                           "                          other matrices get q8_0\n"
-                           "  --tensor PATTERN=TYPE   another type for matrices whose name in "
-                           "OUT fits (* and ?), such as\n"
-                           "                          output.weight=q6_k or "
-                           "'blk.*.ffn_down*=q5_k'; may be repeated, the\n"
-                           "                          last that fits counts\n"
-                           "  --no-mtp                leave the draft layer out\n"
-                           "  --threads N             default: one a core\n"
-                           "  --help                  print this\n";
+static const char help[] =
+    "Write the model of a Hugging Face folder as a GGUF file.\n"
+    "\n"
+    "usage: lignum quantize IN OUT --type TYPE [OPTIONS]\n"
+    "\n"
+    "IN is a folder with BF16, F16, F32 or FP8 safetensors; OUT is "
+    "written in one go and appears when it is whole.\n"
+    "\n"
+    "options:\n"
+    "  --type TYPE             of all matrices: q4_k q5_k q6_k q8_0 "
+    "iq4_xs mxfp4 bf16 f16 f32, or\n"
+    "                          q4_0 q4_1 q5_0 q5_1 iq4_nl; mxfp4 is for "
+    "the routed experts, the\n"
+    "                          other matrices get q8_0\n"
+    "  --tensor PATTERN=TYPE   another type for matrices whose name in "
+    "OUT fits (* and ?), such as\n"
+    "                          output.weight=q6_k or "
+    "'blk.*.ffn_down*=q5_k'; may be repeated, the\n"
+    "                          last that fits counts\n"
+    "  --imatrix FILE          importance of input channels, as llama.cpp's imatrix tool "
+    "writes it\n"
+    "                          (GGUF); matrices that it does not know are quantised without\n"
+    "  --no-mtp                leave the draft layer out\n"
+    "  --threads N             default: one a core\n"
+    "  --help                  print this\n";
 
 typedef struct options {
-    const char *in, *out;
+    const char *in, *out, *imatrix;
     lg_togguf_opt opt;
     lg_togguf_rule rule[MAX_RULE];
     char pattern[MAX_RULE][96];
@@ -72,16 +76,20 @@ static bool read_rule(const char *argv0, const char *text, options *o) {
 
 /* 0: go on; else the exit status and 1. */
 static int read_options(int argc, char **argv, options *o) {
-    enum { TYPE = 256, TENSOR, NO_MTP, THREADS, HELP };
-    static const struct option known[] = {
-        {"type", required_argument, NULL, TYPE}, {"tensor", required_argument, NULL, TENSOR},
-        {"no-mtp", no_argument, NULL, NO_MTP},   {"threads", required_argument, NULL, THREADS},
-        {"help", no_argument, NULL, HELP},       {NULL, 0, NULL, 0}};
+    enum { TYPE = 256, TENSOR, IMATRIX, NO_MTP, THREADS, HELP };
+    static const struct option known[] = {{"type", required_argument, NULL, TYPE},
+                                          {"tensor", required_argument, NULL, TENSOR},
+                                          {"imatrix", required_argument, NULL, IMATRIX},
+                                          {"no-mtp", no_argument, NULL, NO_MTP},
+                                          {"threads", required_argument, NULL, THREADS},
+                                          {"help", no_argument, NULL, HELP},
+                                          {NULL, 0, NULL, 0}};
     bool typed = false, ok = true;
     int c;
     while (ok && (c = getopt_long(argc, argv, "", known, NULL)) != -1) switch (c) {
         case TYPE: ok = typed = read_type(argv[0], "--type", optarg, &o->opt.type); break;
         case TENSOR: ok = read_rule(argv[0], optarg, o); break;
+        case IMATRIX: o->imatrix = optarg; break;
         case NO_MTP: o->opt.no_mtp = true; break;
         case THREADS:
             ok = lg_option_int(argv[0], "--threads", optarg, 1, 1024, &o->n_thread);
@@ -120,7 +128,10 @@ static bool draw(void *ctx, uint64_t done, uint64_t total) {
     return false;
 }
 
-static void print_report(const char *argv0, const lg_togguf_report *r, double seconds) {
+static void print_report(const char *argv0, const options *o, const lg_togguf_report *r,
+                         double seconds) {
+    if (o->imatrix)
+        fprintf(stderr, "%s: %s knows %u of the matrices\n", argv0, o->imatrix, r->n_weighted);
     if (r->mtp_reason[0])
         fprintf(stderr, "%s: the draft layer is left out: %s\n", argv0, r->mtp_reason);
     if (r->n_fallback)
@@ -143,6 +154,7 @@ int lg_quantize_main(int argc, char **argv) {
     options o = {0};
     lg_togguf_report report;
     lg_pool *pool = NULL;
+    lg_imatrix *imatrix = NULL;
     lg_err err = {0};
     int end = read_options(argc, argv, &o);
     if (end) return end - 1;
@@ -152,13 +164,16 @@ int lg_quantize_main(int argc, char **argv) {
         o.opt.progress_ctx = &b;
     }
     lg_status st = lg_pool_open(o.n_thread, &pool, &err);
+    if (st == LG_OK && o.imatrix) st = lg_imatrix_open(o.imatrix, &imatrix, &err);
+    o.opt.imatrix = imatrix;
     if (st == LG_OK) st = lg_togguf_write(o.in, o.out, &o.opt, pool, &report, &err);
     lg_pool_close(&pool);
+    lg_imatrix_close(&imatrix);
     if (b.shown_us) fputs("\r\x1b[K", stderr);
     if (st != LG_OK) {
         fprintf(stderr, "%s: %s: %s\n", argv[0], lg_status_name(st), err.msg);
         return 1;
     }
-    print_report(argv[0], &report, (double)(lg_clock_us() - b.start_us) * 1e-6);
+    print_report(argv[0], &o, &report, (double)(lg_clock_us() - b.start_us) * 1e-6);
     return 0;
 }

@@ -2,7 +2,7 @@
  *
  *   config       config.json, generation_config.json       tensors      mapped views; safetensors: their files
  *   weights      names -> struct fields; pack: panels      tokenizer    byte-level BPE and streaming detokeniser
- *   chat         the Qwen3.5 chat format                    togguf       a folder to a GGUF file; gguf_write
+ *   chat         the Qwen3.5 chat format                    togguf       a folder to a GGUF file; gguf_write, imatrix
  *
  * The gateway uses tokenizer and chat only; the backend uses config and weights only. */
 #ifndef LG_MODEL_MODEL_H

@@ -2,7 +2,7 @@
  *
  * A tensor is written in chunks of CHUNK_BYTES of the new file; the rows of a chunk are tasks of the pool.  Pages of the
  * folder that were read are let go of again and again, so the process holds a bounded amount whatever the model's size.
- * Thread: the caller's, and the pool's for rows.  Memory: one chunk, two rows of floats a thread.
+ * Thread: the caller's, and the pool's for rows.  Memory: one chunk, three rows of floats a thread.
  * Test: tests/unit/test_togguf.c */
 #include "model/togguf.h"
 
@@ -30,8 +30,9 @@ typedef struct tally {
 typedef struct job {
     const lg_config *c;
     const lg_togguf_tensor *t;
+    lg_imatrix_entry importance;
     uint8_t *chunk; /* [rows of the chunk] as in the file */
-    float *row;     /* [threads][2][widest row] */
+    float *row;     /* [threads][3][widest row] */
     size_t ld_row;
     tally *tally;      /* [threads] */
     uint64_t first, n; /* rows of the chunk */
@@ -85,7 +86,7 @@ static void read_row(const lg_config *c, const lg_togguf_tensor *t, uint64_t r, 
 static void row_task(void *ctx, size_t task, int thread) {
     job *j = ctx;
     const lg_togguf_tensor *t = j->t;
-    float *x = j->row + (size_t)thread * 2 * j->ld_row, *y = x + j->ld_row;
+    float *x = j->row + (size_t)thread * 3 * j->ld_row, *y = x + j->ld_row, *w = y + j->ld_row;
     uint64_t begin = task * j->rows_a_task, end = begin + j->rows_a_task;
     double err = 0, all = 0;
     if (end > j->n) end = j->n;
@@ -98,7 +99,9 @@ static void row_task(void *ctx, size_t task, int thread) {
             atomic_store(&j->nonfinite, true);
             return;
         }
-        lg_quantize_row(t->type, x, t->n_in, NULL, dst);
+        bool known =
+            lg_imatrix_weights(j->importance, (j->first + r) / t->n_row_expert, t->n_in, w);
+        lg_quantize_row(t->type, x, t->n_in, known ? w : NULL, dst);
         lg_dequant_row(t->type, dst, t->n_in, y);
         for (uint32_t k = 0; k < t->n_in; k++) {
             double d = (double)x[k] - (double)y[k];
@@ -153,6 +156,11 @@ static lg_status write_tensor(state *s, job *j, const lg_togguf_tensor *t) {
     int n_thread = lg_pool_n_thread(s->pool);
     j->t = t;
     j->row_bytes = row_bytes(t);
+    j->importance = (lg_imatrix_entry){NULL, NULL};
+    if (s->opt->imatrix && lg_dtype_is_block(t->type))
+        j->importance =
+            lg_imatrix_find(s->opt->imatrix, t->name, t->n_row / t->n_row_expert, t->n_in);
+    s->report->n_weighted += j->importance.sum != NULL;
     j->rows_a_task = TASK_NUMBERS / t->n_in;
     if (j->rows_a_task == 0) j->rows_a_task = 1;
     if (at_once == 0) at_once = 1;
@@ -180,9 +188,9 @@ static lg_status write_all(state *s, const lg_config *c, const lg_togguf_list *l
         if (t->n_in > j.ld_row) j.ld_row = t->n_in;
         s->total += t->n_row * row_bytes(t);
     }
-    s->report->buffer_bytes = chunk + n_thread * 2 * j.ld_row * sizeof *j.row;
+    s->report->buffer_bytes = chunk + n_thread * 3 * j.ld_row * sizeof *j.row;
     j.chunk = lg_mem_alloc(chunk);
-    j.row = lg_mem_calloc(n_thread * 2 * j.ld_row, sizeof *j.row);
+    j.row = lg_mem_calloc(n_thread * 3 * j.ld_row, sizeof *j.row);
     j.tally = lg_mem_calloc(n_thread, sizeof *j.tally);
     lg_status st = LG_OK;
     if (!j.chunk || !j.row || !j.tally)

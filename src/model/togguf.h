@@ -12,6 +12,7 @@
 #include "base/pool.h"
 #include "model/config.h"
 #include "model/gguf_write.h"
+#include "model/imatrix.h"
 #include "model/tensors.h"
 
 /* Matrices whose GGUF name fits `pattern` (* and ? as in file names) get another type. */
@@ -25,8 +26,9 @@ typedef struct lg_togguf_opt {
         type; /* of all matrices; LG_MXFP4: of the routed experts, the others get LG_Q8_0 */
     const lg_togguf_rule *rule; /* the last one that fits counts */
     size_t n_rule;
-    bool no_mtp;              /* leave the draft layer out */
-    lg_progress_fn *progress; /* may be NULL */
+    const lg_imatrix *imatrix; /* importance of channels, or NULL: all count the same */
+    bool no_mtp;               /* leave the draft layer out */
+    lg_progress_fn *progress;  /* may be NULL */
     void *progress_ctx;
 } lg_togguf_opt;
 
@@ -36,6 +38,7 @@ typedef struct lg_togguf_report {
     uint64_t bytes[LG_N_DTYPE];
     double error
         [LG_N_DTYPE];    /* sum of squared errors over sum of squares, of the type's tensors */
+    uint32_t n_weighted; /* tensors for which the importance of channels was known */
     uint32_t n_fallback; /* tensors whose rows are no multiple of their type's block */
     lg_dtype fallback_from, fallback_to; /* of the first of them */
     bool mtp;                            /* the draft layer is in the file */

@@ -4,6 +4,8 @@
 #include "rig.h"
 
 #include "base/json.h"
+#include "kern/dequant.h"
+#include "model/safetensors.h"
 #include "model/togguf.h"
 #include "model/tokenizer.h"
 
@@ -269,6 +271,81 @@ static void test_rules_fallbacks_and_no_draft_layer(void **state) {
     lg_gguf_close(&g);
 }
 
+/* ---- importance ---- */
+
+/* A file that says which channels of the head matter: every 8th a hundred times more; and of one expert of two tensors. */
+static void write_importance(const char *path, uint32_t n_in, float first) {
+    static float sum[4096];
+    lg_gguf_write *w;
+    lg_err err;
+    const float count = 7;
+    assert_int_equal(lg_gguf_write_open(path, &w, &err), LG_OK);
+    lg_gguf_write_text(w, "general.type", "imatrix", 7);
+    lg_gguf_write_tensor(w, "output.weight.in_sum2", LG_F32, 2, (uint64_t[]){n_in, 1});
+    lg_gguf_write_tensor(w, "output.weight.counts", LG_F32, 2, (uint64_t[]){1, 1});
+    assert_int_equal(lg_gguf_write_start(w, &err), LG_OK);
+    for (uint32_t i = 0; i < n_in; i++) sum[i] = i % 8 ? 1 : 100;
+    sum[0] = first;
+    assert_int_equal(lg_gguf_write_data(w, sum, n_in * sizeof *sum, &err), LG_OK);
+    assert_int_equal(lg_gguf_write_data(w, &count, sizeof count, &err), LG_OK);
+    assert_int_equal(lg_gguf_write_finish(&w, &err), LG_OK);
+}
+
+/* Squared errors of the head's important channels. */
+static double head_error(const char *folder) {
+    lg_err err;
+    lg_tensors *set;
+    lg_gguf *g;
+    float x[256], y[256];
+    double sum = 0;
+    assert_int_equal(lg_st_open(folder, &set, &err), LG_OK);
+    assert_int_equal(lg_gguf_open(out, &g, &err), LG_OK);
+    const lg_view *a = lg_tensors_find(set, "lm_head.weight");
+    const lg_view *b = lg_tensors_find(lg_gguf_tensors(g), "output.weight");
+    assert_true(a && b && b->type == LG_Q4_K && a->shape[1] == 256);
+    for (uint64_t r = 0; r < a->shape[0]; r++) {
+        lg_dequant_row(a->type, a->data + r * (a->len_bytes / a->shape[0]), 256, x);
+        lg_dequant_row(b->type, b->data + r * (b->len_bytes / b->shape[0]), 256, y);
+        for (int i = 0; i < 256; i += 8) sum += pow((double)x[i] - (double)y[i], 2);
+    }
+    lg_gguf_close(&g);
+    lg_tensors_close(&set);
+    return sum;
+}
+
+static void test_important_channels_are_kept_better(void **state) {
+    (void)state;
+    char folder[512], file[320];
+    lg_err err = {0};
+    lg_imatrix *im;
+    lg_togguf_report r;
+    lg_togguf_opt opt = {.type = LG_Q4_K};
+    lg_fixture_source("models/tiny-qwen35moe", folder, sizeof folder);
+    snprintf(file, sizeof file, "%s.imatrix", out);
+    assert_int_equal(lg_togguf_write(folder, out, &opt, pool, &r, &err), LG_OK);
+    double plain = head_error(folder);
+    assert_int_equal(r.n_weighted, 0);
+    write_importance(file, 256, 100);
+    assert_int_equal(lg_imatrix_open(file, &im, &err), LG_OK);
+    opt.imatrix = im;
+    assert_int_equal(lg_togguf_write(folder, out, &opt, pool, &r, &err), LG_OK);
+    assert_int_equal(r.n_weighted, 1);
+    double weighted = head_error(folder);
+    print_message("error of important channels %.3g, without weights %.3g\n", weighted, plain);
+    assert_true(weighted < 0.7 * plain);
+    lg_imatrix_close(&im);
+    /* Numbers of no use count as none; another width is another matrix; a model is no such file. */
+    write_importance(file, 256, NAN);
+    assert_int_equal(lg_imatrix_open(file, &im, &err), LG_OK);
+    float w[256];
+    assert_false(lg_imatrix_weights(lg_imatrix_find(im, "output.weight", 1, 256), 0, 256, w));
+    assert_null(lg_imatrix_find(im, "output.weight", 1, 128).sum);
+    assert_null(lg_imatrix_find(im, "token_embd.weight", 1, 256).sum);
+    lg_imatrix_close(&im);
+    assert_int_equal(lg_imatrix_open(out, &im, &err), LG_E_FORMAT);
+    unlink(file);
+}
+
 /* ---- refusals ---- */
 
 static void refused(const char *folder, lg_dtype type, lg_status want, const char *word) {
@@ -337,6 +414,7 @@ int main(void) {
         cmocka_unit_test(test_exact_types),
         cmocka_unit_test(test_tokenizer_and_config_come_back),
         cmocka_unit_test(test_rules_fallbacks_and_no_draft_layer),
+        cmocka_unit_test(test_important_channels_are_kept_better),
         cmocka_unit_test(test_refusals_leave_nothing),
         cmocka_unit_test(test_no_memory_at_every_point),
     };
