@@ -225,16 +225,6 @@ lg_status lg_st_check(const uint8_t *buf, size_t len_bytes, const char *what, lg
 
 /* ---- all files ---- */
 
-/* "folder/name", or folder alone; NULL when there is no memory. */
-static char *join(const char *folder, const char *name) {
-    lg_buf b = {0};
-    lg_buf_puts(&b, folder);
-    if (name) lg_buf_printf(&b, "/%s", name);
-    char *s = b.failed ? NULL : lg_mem_strdup(lg_buf_str(&b));
-    lg_buf_fini(&b);
-    return s;
-}
-
 /* Map one more file and append its tensors. */
 static lg_status add_shard(lg_tensors *set, const char *folder, const char *name, lg_err *err) {
     table t;
@@ -362,7 +352,8 @@ static lg_status open_single(lg_tensors *set, const char *folder, const char *na
 }
 
 static lg_status open_folder(lg_tensors *set, const char *path, lg_err *err) {
-    char *single = join(path, SINGLE_NAME), *index = join(path, INDEX_NAME);
+    char *single = lg_tensors_path(path, SINGLE_NAME),
+         *index = lg_tensors_path(path, INDEX_NAME);
     lg_status st;
     if (!single || !index) {
         st = LG_FAIL(err, LG_E_NOMEM, "%s: no memory", path);

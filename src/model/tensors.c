@@ -109,8 +109,7 @@ static lg_status map_file(mapping *m, const char *format, lg_err *err) {
     return st;
 }
 
-/* "folder/name", or folder alone; NULL when there is no memory. */
-static char *join(const char *folder, const char *name) {
+char *lg_tensors_path(const char *folder, const char *name) {
     lg_buf b = {0};
     lg_buf_puts(&b, folder);
     if (name) lg_buf_printf(&b, "/%s", name);
@@ -125,7 +124,7 @@ lg_status lg_tensors_map(lg_tensors *set, const char *folder, const char *name,
     if (!all) return LG_FAIL(err, LG_E_NOMEM, "%s: no memory", folder);
     set->file = all;
     mapping *m = &all[set->n_file];
-    *m = (mapping){.path = join(folder, name)};
+    *m = (mapping){.path = lg_tensors_path(folder, name)};
     if (!m->path) return LG_FAIL(err, LG_E_NOMEM, "%s: no memory", folder);
     set->n_file++;
     LG_TRY(map_file(m, format, err));

@@ -56,6 +56,9 @@ typedef struct lg_tensors_file {
 /* An empty set.  The caller owns *set.  LG_OK, LG_E_NOMEM. */
 lg_status lg_tensors_open(const char *what, lg_tensors **set, lg_err *err);
 
+/* "folder/name", or folder alone when name is NULL, in memory of the caller's; NULL when there is none. */
+char *lg_tensors_path(const char *folder, const char *name);
+
 /* Map the regular file folder/name, or `folder` itself when name is NULL; *file is valid until the next call.
  * LG_OK; LG_E_IO; LG_E_FORMAT (an empty file; `format` names what was expected); LG_E_NOMEM.
  * The size is that of the file at this moment: a file cut short by someone else afterwards ends the process with SIGBUS on
