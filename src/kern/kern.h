@@ -104,17 +104,19 @@ static inline uint32_t lg_mat_n_panel(const lg_mat *w) {
  * 2^-100 is all zero; one with an element that is not finite has d = NaN and v = 0.  Borrowed memory. */
 typedef struct lg_qrows {
     uint32_t group;
-    size_t ld;    /* elements between rows, a multiple of 32 */
-    int8_t *v8;   /* [row][ld] */
-    int16_t *v16; /* [row][ld]: the same numbers */
-    int16_t *sum; /* [row][ld / 32]: sums of 32 of them */
-    float *d;     /* [row][ld / 32]: entry g for group g */
+    size_t ld;      /* elements between rows, a multiple of 32 */
+    int8_t *v8;     /* [row][ld] */
+    int16_t *v16;   /* [row][ld]: the same numbers */
+    int16_t *sum;   /* [row][ld / 32]: sums of 32 of them */
+    int16_t *sum16; /* [row][ld / 16]: sums of 16 */
+    float *d;       /* [row][ld / 32]: entry g for group g */
 } lg_qrows;
 
 /* The same rows from `row` on. */
 static inline lg_qrows lg_qrows_at(const lg_qrows *q, size_t row) {
     size_t n = row * q->ld, m = n / 32;
-    return (lg_qrows){q->group, q->ld, q->v8 + n, q->v16 + n, q->sum + m, q->d + m};
+    return (lg_qrows){q->group,         q->ld,   q->v8 + n, q->v16 + n, q->sum + m,
+                      q->sum16 + 2 * m, q->d + m};
 }
 
 /* One value head of one sequence in gdn_rows.  The memory S [dk][dv] as of the last multiple of LG_GDN_C tokens, plus

@@ -117,12 +117,13 @@ static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_
     uint8_t *panel = lg_mem_alloc(bytes);
     float *x = floats(n, -1, 1), *d = floats(n / 32, 0, 1);
     int8_t *v8 = lg_mem_alloc(n);
-    int16_t *v16 = lg_mem_alloc(2 * n), *sum = lg_mem_alloc(n / 16);
-    LG_ASSERT(panel && v8 && v16 && sum);
+    int16_t *v16 = lg_mem_alloc(2 * n), *sum = lg_mem_alloc(n / 16),
+            *sum16 = lg_mem_alloc(n / 8);
+    LG_ASSERT(panel && v8 && v16 && sum && sum16);
     for (size_t i = 0; i < bytes; i++) panel[i] = (uint8_t)((i * 2654435761u >> 13) % 0x3c);
     w.panel = panel;
     qgemm_case c = {w,
-                    {lg_dtype_block(type), n_in, v8, v16, sum, d},
+                    {lg_dtype_block(type), n_in, v8, v16, sum, sum16, d},
                     floats(n_row * (size_t)n_out, 0, 1),
                     n_row};
     for (uint32_t r = 0; r < n_row; r++) k->quant_row(x + (size_t)r * n_in, n_in, &c.x, r);
@@ -136,6 +137,7 @@ static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_
     lg_mem_free(v8);
     lg_mem_free(v16);
     lg_mem_free(sum);
+    lg_mem_free(sum16);
     drop((float *[]){x, d, c.y}, 3);
 }
 

@@ -17,6 +17,7 @@ static lg_qrows new_rows(uint32_t group, size_t n_row, size_t ld) {
                       .v8 = guarded(n),
                       .v16 = guarded(n * sizeof(int16_t)),
                       .sum = guarded(n / 32 * sizeof(int16_t)),
+                      .sum16 = guarded(n / 16 * sizeof(int16_t)),
                       .d = guarded(n / 32 * sizeof(float))};
 }
 
@@ -52,8 +53,12 @@ static void check_quant(const lg_kern *k, const float *x, uint32_t group, uint32
     }
     for (uint32_t i = 0; i < n / 32; i++) {
         int sum = 0;
-        for (uint32_t j = 0; j < 32; j++) sum += q.v8[32 * i + j];
+        for (uint32_t j = 0; j < 32; j++) {
+            sum += q.v8[32 * i + j];
+            if (j == 15) assert_int_equal(q.sum16[2 * i], sum);
+        }
         assert_int_equal(q.sum[i], sum);
+        assert_int_equal(q.sum16[2 * i] + q.sum16[2 * i + 1], sum);
     }
 }
 

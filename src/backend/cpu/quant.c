@@ -14,6 +14,7 @@ void lg_cpu_quant_carve(lg_arena *a, size_t n_float, lg_cpu_quant *q) {
         q->form[f].v8 = lg_arena_take(a, n, 1);
         q->form[f].v16 = lg_arena_take(a, n, sizeof(int16_t));
         q->form[f].sum = lg_arena_take(a, n / 32, sizeof(int16_t));
+        q->form[f].sum16 = lg_arena_take(a, n / 16, sizeof(int16_t));
         q->form[f].d = lg_arena_take(a, n / 32, sizeof(float));
     }
 }

@@ -13,24 +13,17 @@
 typedef struct q4k_wide {
     _Alignas(32) uint8_t w[8][8][LG_NR][4];
     _Alignas(32) int16_t scale[8][LG_NR][2];
-    qwide q; /* d, m and j of it */
+    _Alignas(32) int16_t j[4][LG_NR][2]; /* mins of two runs */
+    _Alignas(32) float d[LG_NR], m[LG_NR];
 } q4k_wide;
 
-INLINE __m256i x4(const int8_t *v) {
-    return _mm256_set1_epi32((int)lg_num_load32(v));
-}
-
-INLINE __m256i aligned32(const void *p) {
-    return *(const __m256i *)p;
-}
-
 static void read_scales(const uint8_t *g, q4k_wide *t) {
-    halves(g, t->q.d);
-    halves(g + 32, t->q.m);
-    scales_mins(g + 64, t->scale, &t->q);
+    halves(g, t->d);
+    halves(g + 32, t->m);
+    scales_mins(g + 64, t->scale, t->j);
 }
 
-INLINE void unpack(const uint8_t *g, q4k_wide *t) {
+static FORCED void unpack(const uint8_t *g, q4k_wide *t) {
     read_scales(g, t);
     for (int p = 0; p < 4; p++)
         for (int i = 0; i < 16; i++) {
@@ -41,8 +34,8 @@ INLINE void unpack(const uint8_t *g, q4k_wide *t) {
 }
 
 /* A run of 32 of n_row rows: 16-bit sums, then scaled into sum. */
-INLINE void add_run(const q4k_wide *t, int run, const qrow *x, const int n_row,
-                    __m256i (*sum)[2]) {
+static FORCED void add_run(const q4k_wide *t, int run, const qrow *x, const int n_row,
+                           __m256i (*sum)[2]) {
     __m256i s[TILE][2];
     for (int k = 0; k < 8; k++) {
         __m256i a = aligned32(t->w[run][k]), b = aligned32(t->w[run][k] + 8);
@@ -64,14 +57,15 @@ INLINE void add_run(const q4k_wide *t, int run, const qrow *x, const int n_row,
         }
 }
 
-INLINE void end_block(const q4k_wide *t, const qrow *x, const int n_row, __m256i (*sum)[2]) {
+static FORCED void end_block(const q4k_wide *t, const qrow *x, const int n_row,
+                             __m256i (*sum)[2]) {
     for (int r = 0; r < n_row; r++) {
-        qrow_add(&x[r], t->q.d, sum[r]);
-        qrow_sub_mins(&x[r], t->q.m, (const int16_t(*)[LG_NR][2])t->q.j);
+        qrow_add(&x[r], t->d, sum[r]);
+        qrow_sub_mins(&x[r], t->m, (const int16_t(*)[LG_NR][2])t->j);
     }
 }
 
-INLINE void add_rows(const q4k_wide *t, const qrow *x, const int n_row) {
+static FORCED void add_rows(const q4k_wide *t, const qrow *x, const int n_row) {
     __m256i sum[TILE][2];
     for (int r = 0; r < n_row; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
     for (int run = 0; run < 8; run++) add_run(t, run, x, n_row, sum);
@@ -79,8 +73,8 @@ INLINE void add_rows(const q4k_wide *t, const qrow *x, const int n_row) {
 }
 
 /* Runs 2p and 2p + 1 from packed nibbles, one or two rows. */
-INLINE void add_packed(const uint8_t *nib, const q4k_wide *t, int p, const qrow *x,
-                       const int n_row, __m256i (*sum)[2]) {
+static FORCED void add_packed(const uint8_t *nib, const q4k_wide *t, int p, const qrow *x,
+                              const int n_row, __m256i (*sum)[2]) {
     __m256i s[2][2][2];
     for (int k = 0; k < 8; k++)
         for (int i = 0; i < 2; i++) {
@@ -105,7 +99,7 @@ INLINE void add_packed(const uint8_t *nib, const q4k_wide *t, int p, const qrow 
             }
 }
 
-INLINE void run_few(const qgemm *g, uint32_t panel0, uint32_t n_panel, const int n_row) {
+static FORCED void run_few(const qgemm *g, uint32_t panel0, uint32_t n_panel, const int n_row) {
     q4k_wide t;
     qrow row[2];
     float acc[2][LG_NR];
@@ -115,11 +109,12 @@ INLINE void run_few(const qgemm *g, uint32_t panel0, uint32_t n_panel, const int
         for (uint32_t b = 0; b < g->w->n_in / 256; b++, group += g->group_bytes) {
             __m256i sum[2][2];
             for (int i = 0; i < n_row; i++) sum[i][0] = sum[i][1] = _mm256_setzero_si256();
+            qgemm_prefetch(group, g->group_bytes);
             read_scales(group, &t);
             for (int pair = 0; pair < 4; pair++)
                 add_packed(group + 256 + 512 * pair, &t, pair, row, n_row, sum);
             end_block(&t, row, n_row, sum);
-            for (int i = 0; i < n_row; i++) qrow_next(&row[i], 256);
+            for (int i = 0; i < n_row; i++) qrow_next(&row[i], 256, 1);
         }
         qgemm_store(g, p, acc);
     }
@@ -133,18 +128,18 @@ static void run_many(const qgemm *g, uint32_t panel0, uint32_t n_panel) {
         const uint8_t *group = qgemm_panel(g, p);
         for (uint32_t i = 0; i < g->n_row; i++) qrow_start(g, i, &row[i], acc[i]);
         for (uint32_t b = 0; b < g->w->n_in / 256; b++, group += g->group_bytes) {
+            qgemm_prefetch(group, g->group_bytes);
             unpack(group, &t);
             for (uint32_t r = 0; r < g->n_row;) {
                 uint32_t n = qgemm_take(g->n_row - r, TILE);
                 switch (n) {
                 case 1: add_rows(&t, row + r, 1); break;
                 case 2: add_rows(&t, row + r, 2); break;
-                case 3: add_rows(&t, row + r, 3 < TILE ? 3 : TILE); break;
                 default: add_rows(&t, row + r, TILE); break;
                 }
                 r += n;
             }
-            for (uint32_t i = 0; i < g->n_row; i++) qrow_next(&row[i], 256);
+            for (uint32_t i = 0; i < g->n_row; i++) qrow_next(&row[i], 256, 1);
         }
         qgemm_store(g, p, acc);
     }

@@ -1,6 +1,6 @@
-/* qgemm_avx2.c - rows to integers, and their product with blocks of all types but Q4_K (q4k_avx2.c).
+/* qgemm_avx2.c - rows to integers, and their product with blocks of all types but Q4_K and Q6_K (q4k_avx2.c, q6k_avx2.c).
  *
- * A group of 16 blocks becomes 16-bit integers in the first-level cache (qunpack_avx2.h), then all rows pass over it, six
+ * A group of 16 blocks, or eight of 32 elements, becomes 16-bit integers in the first-level cache (qunpack_avx2.h), then all rows pass over it, six
  * at a time with their sums in registers: one vpmaddwd and one vpaddd for 16 products.
  * Sums of up to QG_ROW rows wait in a buffer on the stack between blocks.  Test: tests/unit/test_qgemm.c */
 #include "kern/avx2/avx2.h"
@@ -27,7 +27,8 @@ static uint32_t max_bits(const float *x, uint32_t n) {
 }
 
 /* 32 floats times inv -> bytes, words and their sum. */
-static void quant32(const float *x, float inv, int8_t *bytes, int16_t *words, int16_t *sum) {
+static void quant32(const float *x, float inv, int8_t *bytes, int16_t *words, int16_t *sum,
+                    int16_t *sum16) {
     __m256 f = _mm256_set1_ps(inv);
     __m256i v[4], w[2];
     for (int i = 0; i < 4; i++)
@@ -38,11 +39,13 @@ static void quant32(const float *x, float inv, int8_t *bytes, int16_t *words, in
     }
     _mm256_storeu_si256((__m256i *)(void *)bytes,
                         _mm256_permute4x64_epi64(_mm256_packs_epi16(w[0], w[1]), 0xd8));
-    __m256i s = _mm256_madd_epi16(_mm256_add_epi16(w[0], w[1]), _mm256_set1_epi16(1));
+    __m256i one = _mm256_set1_epi16(1);
+    __m256i s = _mm256_hadd_epi32(_mm256_madd_epi16(w[0], one), _mm256_madd_epi16(w[1], one));
+    s = _mm256_hadd_epi32(s, s); /* in each half, of the first 16 and of the others */
     __m128i t = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
-    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1));
-    *sum = (int16_t)_mm_cvtsi128_si32(t);
+    sum16[0] = (int16_t)_mm_cvtsi128_si32(t);
+    sum16[1] = (int16_t)_mm_extract_epi32(t, 1);
+    *sum = (int16_t)(sum16[0] + sum16[1]);
 }
 
 void lg_quant_row_avx2(const float *x, uint32_t n, const lg_qrows *q, size_t row) {
@@ -55,21 +58,22 @@ void lg_quant_row_avx2(const float *x, uint32_t n, const lg_qrows *q, size_t row
         r.d[g] = !finite ? NAN : zero ? 0.0f : amax / 127.0f;
         float inv = zero ? 0.0f : 127.0f / amax;
         for (uint32_t end = k + q->group; k < end; k += 32)
-            quant32(zero ? none : x + k, inv, r.v8 + k, r.v16 + k, r.sum + k / 32);
+            quant32(zero ? none : x + k, inv, r.v8 + k, r.v16 + k, r.sum + k / 32,
+                    r.sum16 + k / 16);
     }
 }
 
 /* ---- qgemm ---- */
 
 /* Integer sums of n_row rows over n_k input channels of a group. */
-INLINE void dot_rows(const qwide *q, const int n_k, const qrow *x, const int n_row,
-                     __m256i (*sum)[2]) {
+static FORCED void dot_rows(const int16_t (*w)[LG_NR][2], const int n_k, const qrow *x,
+                            const int n_row, __m256i (*sum)[2]) {
     const int16_t *v[QG_TILE];
     for (int r = 0; r < n_row; r++) v[r] = x[r].v16;
     for (int r = 0; r < n_row; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
     for (int k = 0; k < n_k / 2; k++) {
-        __m256i a = *(const __m256i *)(const void *)q->w[k];
-        __m256i b = *(const __m256i *)(const void *)(q->w[k] + 8);
+        __m256i a = *(const __m256i *)(const void *)w[k];
+        __m256i b = *(const __m256i *)(const void *)(w[k] + 8);
         for (int r = 0; r < n_row; r++) {
             __m256i xv = _mm256_set1_epi32((int)lg_num_load32(v[r] + 2 * k));
             mac_words(&sum[r][0], a, xv);
@@ -78,50 +82,58 @@ INLINE void dot_rows(const qwide *q, const int n_k, const qrow *x, const int n_r
     }
 }
 
-/* Add a block of 32 or 256 input channels to the sums of n_row rows. */
-INLINE void add_rows(const qwide *q, const int n_k, const bool has_min, const qrow *x,
-                     const int n_row) {
-    __m256i sum[QG_TILE][2];
-    dot_rows(q, n_k, x, n_row, sum);
-    for (int r = 0; r < n_row; r++) qrow_add(&x[r], q->d, sum[r]);
-    if (!has_min) return;
-    for (int r = 0; r < n_row; r++) {
-        if (n_k == 32)
-            qrow_sub(
-                &x[r], q->m,
-                (__m256i[]){_mm256_set1_epi32(-x[r].sum[0]), _mm256_set1_epi32(-x[r].sum[0])});
-        else
-            qrow_sub_mins(&x[r], q->m, q->j);
+/* Add n_part blocks of n_k input channels to the sums of n_row rows. */
+static FORCED void add_rows(const qwide *q, const int n_k, uint32_t n_part, const bool has_min,
+                            const qrow *row, const int n_row) {
+    qrow x[QG_TILE];
+    for (int r = 0; r < n_row; r++) x[r] = row[r];
+    for (uint32_t b = 0; b < n_part; b++) {
+        __m256i sum[QG_TILE][2];
+        dot_rows((const int16_t(*)[LG_NR][2])q->w + 16 * b, n_k, x, n_row, sum);
+        for (int r = 0; r < n_row; r++) {
+            qrow_add(&x[r], q->d[b], sum[r]);
+            if (has_min && n_k == 32)
+                qrow_sub(&x[r], q->m[b],
+                         (__m256i[]){_mm256_set1_epi32(-x[r].sum[0]),
+                                     _mm256_set1_epi32(-x[r].sum[0])});
+            if (has_min && n_k == 256)
+                qrow_sub_mins(&x[r], q->m[0], (const int16_t(*)[LG_NR][2])q->j);
+            qrow_next(&x[r], n_k, 1);
+        }
     }
 }
 
-typedef void unpack_fn(const uint8_t *group, qwide *q);
+typedef void unpack_fn(const uint8_t *group, qwide *q, int part);
 
-INLINE void run_type(const qgemm *g, uint32_t panel0, uint32_t n_panel, unpack_fn *unpack,
-                     const int n_k, const bool has_min) {
+static FORCED void run_type(const qgemm *g, uint32_t panel0, uint32_t n_panel,
+                            unpack_fn *unpack, const int n_k, const bool has_min) {
     qwide q;
     qrow row[QG_ROW];
     float acc[QG_ROW][LG_NR];
-    uint32_t n_block = g->w->n_in / (uint32_t)n_k;
+    uint32_t n_block = g->w->n_in / (uint32_t)n_k, step = n_k == 32 ? QW_PART : 1;
     for (uint32_t p = panel0; p < panel0 + n_panel; p++) {
         const uint8_t *group = qgemm_panel(g, p);
         for (uint32_t i = 0; i < g->n_row; i++) qrow_start(g, i, &row[i], acc[i]);
-        for (uint32_t b = 0; b < n_block; b++) {
-            unpack(group, &q);
-            group += g->group_bytes;
+        for (uint32_t b = 0; b < n_block; b += step) {
+            uint32_t n_part = n_block - b < step ? n_block - b : step;
+            for (uint32_t i = 0; i < n_part; i++, group += g->group_bytes) {
+                qgemm_prefetch(group, g->group_bytes);
+                unpack(group, &q, (int)i);
+            }
             for (uint32_t r = 0; r < g->n_row;) {
                 uint32_t n = qgemm_take(g->n_row - r, QG_TILE);
                 switch (n) {
-                case 1: add_rows(&q, n_k, has_min, row + r, 1); break;
-                case 2: add_rows(&q, n_k, has_min, row + r, 2); break;
-                case 3: add_rows(&q, n_k, has_min, row + r, 3); break;
-                case 4: add_rows(&q, n_k, has_min, row + r, 4); break;
-                case 5: add_rows(&q, n_k, has_min, row + r, 5); break;
-                default: add_rows(&q, n_k, has_min, row + r, QG_TILE); break;
+                case 1: add_rows(&q, n_k, n_part, has_min, row + r, 1); break;
+                case 2: add_rows(&q, n_k, n_part, has_min, row + r, 2); break;
+                case 3: add_rows(&q, n_k, n_part, has_min, row + r, 3); break;
+                case 4: add_rows(&q, n_k, n_part, has_min, row + r, 4); break;
+                case 5: add_rows(&q, n_k, n_part, has_min, row + r, 5); break;
+                default: add_rows(&q, n_k, n_part, has_min, row + r, QG_TILE); break;
                 }
                 r += n;
             }
-            for (uint32_t i = 0; i < g->n_row; i++) qrow_next(&row[i], n_k);
+            for (uint32_t i = 0; i < g->n_row; i++)
+                qrow_next(&row[i], n_k * (int)n_part, (int)n_part);
         }
         qgemm_store(g, p, acc);
     }
@@ -139,7 +151,7 @@ static void run_rows(const qgemm *g, uint32_t p0, uint32_t n_p) {
     case LG_Q3_K: run_type(g, p0, n_p, unpack_q3_k, 256, false); break;
     case LG_Q4_K: lg_qgemm_avx2_q4k(g, p0, n_p); break;
     case LG_Q5_K: run_type(g, p0, n_p, unpack_q5_k, 256, true); break;
-    case LG_Q6_K: run_type(g, p0, n_p, unpack_q6_k, 256, false); break;
+    case LG_Q6_K: lg_qgemm_avx2_q6k(g, p0, n_p); break;
     case LG_IQ4_XS: run_type(g, p0, n_p, unpack_iq4_xs, 256, false); break;
     default: LG_ASSERT(!"a type without integers"); break;
     }

@@ -40,12 +40,22 @@ typedef struct qgemm {
 /* One row at the current block. */
 typedef struct qrow {
     const int8_t *v8;
-    const int16_t *v16, *sum;
+    const int16_t *v16, *sum, *sum16;
     const float *d;
     float *acc; /* [16] */
 } qrow;
 
 void lg_qgemm_avx2_q4k(const qgemm *g, uint32_t panel0, uint32_t n_panel);
+void lg_qgemm_avx2_q6k(const qgemm *g, uint32_t panel0, uint32_t n_panel);
+
+INLINE __m256i aligned32(const void *p) {
+    return *(const __m256i *)p;
+}
+
+/* Four bytes of a row for all channels. */
+INLINE __m256i x4(const int8_t *v) {
+    return _mm256_set1_epi32((int)lg_num_load32(v));
+}
 
 INLINE const uint8_t *qgemm_panel(const qgemm *g, uint32_t panel) {
     return (const uint8_t *)g->w->panel + panel * g->panel_bytes;
@@ -60,15 +70,17 @@ INLINE uint32_t qgemm_take(uint32_t n_left, uint32_t most) {
 INLINE void qrow_start(const qgemm *g, uint32_t i, qrow *row, float *acc) {
     uint32_t r = g->row0 + i;
     lg_qrows x = lg_qrows_at(g->x, g->row_idx ? g->row_idx[r] : r);
-    *row = (qrow){x.v8, x.v16, x.sum, x.d, acc};
+    *row = (qrow){x.v8, x.v16, x.sum, x.sum16, x.d, acc};
     memset(acc, 0, LG_NR * sizeof *acc);
 }
 
-INLINE void qrow_next(qrow *row, int n_k) {
+/* n_k input channels, n_group groups, on. */
+INLINE void qrow_next(qrow *row, int n_k, int n_group) {
     row->v8 += n_k;
     row->v16 += n_k;
     row->sum += n_k / 32;
-    row->d++;
+    row->sum16 += n_k / 16;
+    row->d += n_group;
 }
 
 /* acc = fmaf((float)sum, d * dx, acc) */
@@ -102,6 +114,15 @@ INLINE void qrow_sub_mins(const qrow *row, const float *m, const int16_t (*j)[LG
                 sum[i], _mm256_madd_epi16(*(const __m256i *)(const void *)(j[p] + 8 * i), x));
     }
     qrow_sub(row, m, sum);
+}
+
+#define QG_AHEAD 4096 /* bytes */
+
+/* Ask for the bytes that follow a group at some distance: unpacking and multiplying alternate, which the processor's own
+ * prefetching does not keep up with. */
+INLINE void qgemm_prefetch(const uint8_t *group, size_t len_bytes) {
+    for (size_t i = 0; i < len_bytes; i += 64)
+        _mm_prefetch((const char *)group + QG_AHEAD + i, _MM_HINT_T0);
 }
 
 INLINE void qgemm_store(const qgemm *g, uint32_t panel, float (*acc)[LG_NR]) {

@@ -9,13 +9,16 @@
 
 #include <immintrin.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#define FORCED inline __attribute__((always_inline))
+#define INLINE static FORCED
 
-/* One group, ready for the rows. */
+#define QW_PART 8 /* groups of 32 that are widened together */
+
+/* One group of 256, ready for the rows, or QW_PART groups of 32. */
 typedef struct qwide {
     _Alignas(32) int16_t w[LG_MAX_BLOCK / 2][LG_NR][2];
     _Alignas(32) int16_t j[LG_MAX_BLOCK / 64][LG_NR][2]; /* of two runs of 32 */
-    _Alignas(32) float d[LG_NR], m[LG_NR];
+    _Alignas(32) float d[QW_PART][LG_NR], m[QW_PART][LG_NR];
 } qwide;
 
 INLINE __m128i load16(const uint8_t *p) {
@@ -80,27 +83,30 @@ INLINE __m256i table(const int8_t *t) {
 
 /* ---- 32 elements: pairs 0-7 of w from the low halves of the bytes, 8-15 from the high ones ---- */
 
-INLINE void unpack_q8_0(const uint8_t *g, qwide *q) {
-    halves(g, q->d);
-    for (int i = 0; i < 16; i++) store_words(load32(g + 32 + 32 * i), q->w[i]);
+INLINE void unpack_q8_0(const uint8_t *g, qwide *q, int part) {
+    int16_t(*w)[LG_NR][2] = q->w + 16 * part;
+    halves(g, q->d[part]);
+    for (int i = 0; i < 16; i++) store_words(load32(g + 32 + 32 * i), w[i]);
 }
 
-INLINE void unpack_q4_0(const uint8_t *g, qwide *q) {
-    halves(g, q->d);
+INLINE void unpack_q4_0(const uint8_t *g, qwide *q, int part) {
+    int16_t(*w)[LG_NR][2] = q->w + 16 * part;
+    halves(g, q->d[part]);
     for (int i = 0; i < 8; i++) {
         __m256i v = load32(g + 32 + 32 * i);
-        store_words(_mm256_sub_epi8(low4(v), bytes_of(8)), q->w[i]);
-        store_words(_mm256_sub_epi8(high4(v), bytes_of(8)), q->w[8 + i]);
+        store_words(_mm256_sub_epi8(low4(v), bytes_of(8)), w[i]);
+        store_words(_mm256_sub_epi8(high4(v), bytes_of(8)), w[8 + i]);
     }
 }
 
-INLINE void unpack_q4_1(const uint8_t *g, qwide *q) {
-    halves(g, q->d);
-    halves(g + 32, q->m);
+INLINE void unpack_q4_1(const uint8_t *g, qwide *q, int part) {
+    int16_t(*w)[LG_NR][2] = q->w + 16 * part;
+    halves(g, q->d[part]);
+    halves(g + 32, q->m[part]);
     for (int i = 0; i < 8; i++) {
         __m256i v = load32(g + 64 + 32 * i);
-        store_words(low4(v), q->w[i]);
-        store_words(high4(v), q->w[8 + i]);
+        store_words(low4(v), w[i]);
+        store_words(high4(v), w[8 + i]);
     }
 }
 
@@ -117,55 +123,56 @@ INLINE __m256i fifth(__m256i low_ch, __m256i high_ch, int bit) {
 }
 
 /* bits: the fifth bits [16]x4 bytes, nib: the others. */
-INLINE void unpack_q5(const uint8_t *bits, const uint8_t *nib, int offset, qwide *q) {
+INLINE void unpack_q5(const uint8_t *bits, const uint8_t *nib, int offset,
+                      int16_t (*w)[LG_NR][2]) {
     __m256i a = load32(bits), b = load32(bits + 32), off = bytes_of(offset);
     for (int i = 0; i < 8; i++) {
         __m256i v = load32(nib + 32 * i);
         __m256i lo = _mm256_or_si256(low4(v), fifth(a, b, 2 * i));
         __m256i hi = _mm256_or_si256(high4(v), fifth(a, b, 16 + 2 * i));
-        store_words(_mm256_sub_epi8(lo, off), q->w[i]);
-        store_words(_mm256_sub_epi8(hi, off), q->w[8 + i]);
+        store_words(_mm256_sub_epi8(lo, off), w[i]);
+        store_words(_mm256_sub_epi8(hi, off), w[8 + i]);
     }
 }
 
-INLINE void unpack_q5_0(const uint8_t *g, qwide *q) {
-    halves(g, q->d);
-    unpack_q5(g + 32, g + 96, 16, q);
+INLINE void unpack_q5_0(const uint8_t *g, qwide *q, int part) {
+    halves(g, q->d[part]);
+    unpack_q5(g + 32, g + 96, 16, q->w + 16 * part);
 }
 
-INLINE void unpack_q5_1(const uint8_t *g, qwide *q) {
-    halves(g, q->d);
-    halves(g + 32, q->m);
-    unpack_q5(g + 64, g + 128, 0, q);
+INLINE void unpack_q5_1(const uint8_t *g, qwide *q, int part) {
+    halves(g, q->d[part]);
+    halves(g + 32, q->m[part]);
+    unpack_q5(g + 64, g + 128, 0, q->w + 16 * part);
 }
 
-INLINE void unpack_table(const uint8_t *nib, const int8_t *values, qwide *q) {
+INLINE void unpack_table(const uint8_t *nib, const int8_t *values, int16_t (*w)[LG_NR][2]) {
     __m256i t = table(values);
     for (int i = 0; i < 8; i++) {
         __m256i v = load32(nib + 32 * i);
-        store_words(_mm256_shuffle_epi8(t, low4(v)), q->w[i]);
-        store_words(_mm256_shuffle_epi8(t, high4(v)), q->w[8 + i]);
+        store_words(_mm256_shuffle_epi8(t, low4(v)), w[i]);
+        store_words(_mm256_shuffle_epi8(t, high4(v)), w[8 + i]);
     }
 }
 
-INLINE void unpack_iq4_nl(const uint8_t *g, qwide *q) {
-    halves(g, q->d);
-    unpack_table(g + 32, lg_dequant_iq4, q);
+INLINE void unpack_iq4_nl(const uint8_t *g, qwide *q, int part) {
+    halves(g, q->d[part]);
+    unpack_table(g + 32, lg_dequant_iq4, q->w + 16 * part);
 }
 
-INLINE void unpack_mxfp4(const uint8_t *g, qwide *q) {
+INLINE void unpack_mxfp4(const uint8_t *g, qwide *q, int part) {
     for (int c = 0; c < LG_NR; c++) {
         uint32_t e = g[c];
-        q->d[c] = _mm_cvtss_f32(_mm_castsi128_ps(
+        q->d[part][c] = _mm_cvtss_f32(_mm_castsi128_ps(
             _mm_cvtsi32_si128((int)(e < 2 ? 0x00200000u << e : (e - 1) << 23))));
     }
-    unpack_table(g + 16, lg_dequant_e2m1, q);
+    unpack_table(g + 16, lg_dequant_e2m1, q->w + 16 * part);
 }
 
 /* ---- 256 elements ---- */
 
-/* Six-bit scales and mins of Q4_K and Q5_K from [12][16] bytes: scale[run] twice a channel, mins into q->j. */
-INLINE void scales_mins(const uint8_t *s, int16_t (*scale)[LG_NR][2], qwide *q) {
+/* Six-bit scales and mins of Q4_K and Q5_K from [12][16] bytes: scale[run] twice a channel, mins of two runs into j. */
+INLINE void scales_mins(const uint8_t *s, int16_t (*scale)[LG_NR][2], int16_t (*j)[LG_NR][2]) {
     __m128i six = _mm_set1_epi8(63), four = _mm_set1_epi8(15), top = _mm_set1_epi8(48);
     __m128i sc[8], mn[8];
     for (int i = 0; i < 4; i++) {
@@ -180,15 +187,15 @@ INLINE void scales_mins(const uint8_t *s, int16_t (*scale)[LG_NR][2], qwide *q) 
     }
     for (int i = 0; i < 8; i++) store_twice(_mm256_cvtepu8_epi16(sc[i]), scale[i]);
     for (int i = 0; i < 4; i++)
-        store_pairs(_mm256_cvtepu8_epi16(mn[2 * i]), _mm256_cvtepu8_epi16(mn[2 * i + 1]),
-                    q->j[i]);
+        store_pairs(_mm256_cvtepu8_epi16(mn[2 * i]), _mm256_cvtepu8_epi16(mn[2 * i + 1]), j[i]);
 }
 
-INLINE void unpack_q5_k(const uint8_t *g, qwide *q) {
+INLINE void unpack_q5_k(const uint8_t *g, qwide *q, int part) {
+    (void)part;
     _Alignas(32) int16_t scale[8][LG_NR][2];
-    halves(g, q->d);
-    halves(g + 32, q->m);
-    scales_mins(g + 64, scale, q);
+    halves(g, q->d[0]);
+    halves(g + 32, q->m[0]);
+    scales_mins(g + 64, scale, q->j);
     const uint8_t *high = g + 256, *nib = g + 768;
     for (int i = 0; i < 16; i++) {
         __m256i h = load32(high + 32 * i);
@@ -202,35 +209,8 @@ INLINE void unpack_q5_k(const uint8_t *g, qwide *q) {
     }
 }
 
-INLINE void unpack_q6_k(const uint8_t *g, qwide *q) {
-    _Alignas(32) int16_t scale[16][LG_NR][2];
-    const __m256i off = bytes_of(32), two = bytes_of(48);
-    const uint8_t *high = g + 2048, *s = g + 3072;
-    for (int i = 0; i < 16; i++)
-        store_twice(_mm256_cvtepi8_epi16(load16(s + 16 * i)), scale[i]);
-    halves(g + 3328, q->d);
-    for (int half = 0; half < 2; half++)
-        for (int i = 0; i < 16; i++) {
-            const int16_t(*sc)[LG_NR][2] = (const int16_t(*)[LG_NR][2])scale + 8 * half + i / 8;
-            int16_t(*w)[LG_NR][2] = q->w + 64 * half + i;
-            __m256i h = load32(high + 512 * half + 32 * i);
-            __m256i a = load32(g + 1024 * half + 32 * i);
-            __m256i b = load32(g + 1024 * half + 512 + 32 * i);
-            __m256i v0 =
-                _mm256_or_si256(low4(a), _mm256_and_si256(_mm256_slli_epi16(h, 4), two));
-            __m256i v1 =
-                _mm256_or_si256(low4(b), _mm256_and_si256(_mm256_slli_epi16(h, 2), two));
-            __m256i v2 = _mm256_or_si256(high4(a), _mm256_and_si256(h, two));
-            __m256i v3 =
-                _mm256_or_si256(high4(b), _mm256_and_si256(_mm256_srli_epi16(h, 2), two));
-            store_scaled(_mm256_sub_epi8(v0, off), sc[0], w[0]);
-            store_scaled(_mm256_sub_epi8(v1, off), sc[2], w[16]);
-            store_scaled(_mm256_sub_epi8(v2, off), sc[4], w[32]);
-            store_scaled(_mm256_sub_epi8(v3, off), sc[6], w[48]);
-        }
-}
-
-INLINE void unpack_q3_k(const uint8_t *g, qwide *q) {
+INLINE void unpack_q3_k(const uint8_t *g, qwide *q, int part) {
+    (void)part;
     _Alignas(32) int16_t scale[16][LG_NR][2];
     const uint8_t *two = g + 512, *s = g + 1536;
     for (int run = 0; run < 16; run++) {
@@ -241,7 +221,7 @@ INLINE void unpack_q3_k(const uint8_t *g, qwide *q) {
         __m128i v = _mm_sub_epi8(_mm_or_si128(low, high), _mm_set1_epi8(32));
         store_twice(_mm256_cvtepi8_epi16(v), scale[run]);
     }
-    halves(g + 1728, q->d);
+    halves(g + 1728, q->d[0]);
     for (int half = 0; half < 2; half++)
         for (int i = 0; i < 16; i++) {
             __m256i v = load32(two + 512 * half + 32 * i);
@@ -258,11 +238,12 @@ INLINE void unpack_q3_k(const uint8_t *g, qwide *q) {
         }
 }
 
-INLINE void unpack_iq4_xs(const uint8_t *g, qwide *q) {
+INLINE void unpack_iq4_xs(const uint8_t *g, qwide *q, int part) {
+    (void)part;
     const __m256i t = table(lg_dequant_iq4);
     const uint8_t *s = g + 64, *nib = g + 128;
     __m256i high = load32(g + 32); /* a word of 16 bits a channel */
-    halves(g, q->d);
+    halves(g, q->d[0]);
     for (int run = 0; run < 8; run++, high = _mm256_srli_epi16(high, 2)) {
         _Alignas(32) int16_t scale[LG_NR][2];
         __m256i low = _mm256_cvtepu8_epi16(load16(s + run / 2 * 16));

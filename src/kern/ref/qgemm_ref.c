@@ -23,6 +23,7 @@ void lg_quant_row_ref(const float *x, uint32_t n, const lg_qrows *q, size_t row)
             int v = zero ? 0 : (int)lrintf(x[i] * inv);
             r.v8[at] = (int8_t)v;
             r.v16[at] = (int16_t)v;
+            r.sum16[at / 16] = (int16_t)(at % 16 ? r.sum16[at / 16] + v : v);
             r.sum[at / 32] = (int16_t)(at % 32 ? r.sum[at / 32] + v : v);
         }
     }
