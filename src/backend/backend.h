@@ -20,7 +20,8 @@ typedef struct lg_backend_opt {
     uint32_t max_seq; /* sequences in a step */
     uint32_t max_out; /* logits rows in a step */
     uint32_t n_sample_vocab; /* ids from here up are never sampled */
-    bool exact; /* multiply block types as floats; otherwise rows are rounded to bytes where that is faster (kern.h, qgemm) */
+    bool
+        exact; /* multiply block types as floats; otherwise rows are rounded to bytes where that is faster (kern.h, qgemm) */
     /* For tests: called with every intermediate of a step, [n_row][n_col] with ld; names as in
      * tests/data/golden/TENSORS.md without "trace.L<i>.", layer -1 for "embed" and "final_norm".  NULL in use. */
     void (*trace)(void *ctx, int layer, const char *name, const float *data, size_t n_row,

@@ -23,7 +23,7 @@ static bool has_avx2(void) {
 static void read_all(const uint8_t *p) {
     for (size_t i = 0; i < STREAM_BYTES; i += 128)
         __asm__ volatile(
-            "prefetcht0 2048(%0)\n\tprefetcht0 2112(%0)\n\tvmovdqa (%0), %%ymm0\n\t"
+            "prefetcht0 4096(%0)\n\tprefetcht0 4160(%0)\n\tvmovdqa (%0), %%ymm0\n\t"
             "vmovdqa 32(%0), %%ymm1\n\tvmovdqa 64(%0), %%ymm2\n\t"
             "vmovdqa 96(%0), %%ymm3"
             :
