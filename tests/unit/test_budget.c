@@ -107,6 +107,48 @@ static void test_contradictions_are_refused(void **state) {
     }
 }
 
+/* The same with snapshots of 2 MiB. */
+static void plan_snap(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
+                      lg_backend_plan *p) {
+    plan(cfg, opt, n_thread, p);
+    p->snap_bytes = 2 * MIB;
+}
+
+static lg_status fit_snap(lg_options opt, uint64_t mib, lg_budget *b, lg_err *err) {
+    lg_config cfg = {.n_ctx_max = 32768};
+    opt.n_ctx = 4096;
+    opt.n_seq = 4;
+    return lg_budget_fit(&cfg, &opt, 100 * MIB, mib * MIB, false, 100, 1, plan_snap, b, err);
+}
+
+static void test_snapshots_are_in_the_budget(void **state) {
+    (void)state;
+    lg_budget b;
+    lg_err err = {0};
+    /* weights 100, scratch 32, slots 8, a context of 64 pages: a quarter of the rest is for snapshots */
+    for (uint64_t mib = 206; mib < 3000; mib += 17) {
+        assert_int_equal(fit_snap((lg_options){0}, mib, &b, &err), LG_OK);
+        assert_true(100 * MIB + b.state_bytes + b.scratch_bytes <= mib * MIB);
+        assert_true(b.opt.n_page >= 64 && b.opt.n_snap <= 256);
+        if (mib > 300 && mib < 1000)
+            assert_in_range(b.opt.n_snap, (mib - 206) / 8 - 2, (mib - 204) / 8);
+    }
+    assert_int_equal(b.opt.n_snap, 256);
+    assert_true(b.opt.n_page > 256); /* more than the running sequences can use */
+    assert_int_equal(fit_snap((lg_options){.no_cache = true}, 3000, &b, &err), LG_OK);
+    assert_int_equal(b.opt.n_snap, 0);
+    assert_int_equal(b.opt.n_page, 256);
+    assert_int_equal(fit_snap((lg_options){.cache_bytes = 101 * MIB}, 400, &b, &err), LG_OK);
+    assert_int_equal(b.opt.n_snap, 50);
+    assert_true(100 * MIB + b.state_bytes + b.scratch_bytes <= 400 * MIB);
+    assert_int_equal(fit_snap((lg_options){.cache_bytes = MIB}, 400, &b, &err), LG_E_ARG);
+    assert_memory_equal(err.msg, "cache_bytes", 11);
+    assert_int_equal(fit_snap((lg_options){.cache_bytes = 300 * MIB}, 400, &b, &err),
+                     LG_E_NOMEM);
+    assert_int_equal(
+        fit_snap((lg_options){.cache_bytes = MIB, .no_cache = true}, 400, &b, &err), LG_E_ARG);
+}
+
 /* ---- the machine, as files below a folder ---- */
 
 static char root[64];
@@ -184,6 +226,7 @@ int main(void) {
         cmocka_unit_test(test_what_was_not_asked_for_gives_way),
         cmocka_unit_test(test_too_little_memory_names_the_numbers),
         cmocka_unit_test(test_contradictions_are_refused),
+        cmocka_unit_test(test_snapshots_are_in_the_budget),
         ROOT(test_the_machine_without_cgroups),
         ROOT(test_cgroup_two_and_all_above_it),
         ROOT(test_cgroup_one),
