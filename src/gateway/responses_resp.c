@@ -16,7 +16,7 @@ typedef struct answer {
     const lg_oai_req *req; /* borrowed */
     lg_blocks blocks;
     bool started; /* the first two events are written */
-    uint32_t n_event, n_produced, n_reasoning;
+    uint32_t n_event, n_produced, n_reasoning, n_cached;
     lg_finish finish;
     lg_buf *sse; /* during an event */
 } answer;
@@ -94,9 +94,9 @@ static void put_usage(lg_buf *b, const answer *a) {
     size_t n = a->req->ids.n;
     lg_buf_printf(b,
                   ",\"usage\":{\"input_tokens\":%zu,\"input_tokens_details\":{"
-                  "\"cached_tokens\":0},\"output_tokens\":%u,\"output_tokens_details\":{"
+                  "\"cached_tokens\":%u},\"output_tokens\":%u,\"output_tokens_details\":{"
                   "\"reasoning_tokens\":%u},\"total_tokens\":%zu}",
-                  n, a->n_produced, a->n_reasoning, n + a->n_produced);
+                  n, a->n_cached, a->n_produced, a->n_reasoning, n + a->n_produced);
 }
 
 /* The object.  status: NULL = what the answer says. */
@@ -309,6 +309,7 @@ static lg_status take_event(lg_out *out, const lg_event *event, lg_buf *sse) {
     if (done) {
         a->finish = event->finish;
         a->n_produced = event->n_produced;
+        a->n_cached = event->n_cached;
     }
     LG_TRY(lg_blocks_put(&a->blocks, event->text, event->len_bytes));
     const lg_blocks *k = &a->blocks;

@@ -56,18 +56,22 @@ class Cache(unittest.TestCase):
                                           "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hello"}]}))
             usage = [e["usage"] for e in events if e != "[DONE]" and e.get("usage")][-1]
             self.assertGreater(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"] - 64)
-            s.wait_metric("lignum_requests_running", 0)
+            n_prompt = sum(n for run in (first, again) for _, n, _, _ in run) + usage["prompt_tokens"]
+            s.wait_metric("lignum_prefix_prompt_tokens", n_prompt)  # the worker's last report
             m = s.metrics()
             self.assertGreater(m["lignum_prefix_snapshots"], 0)
             self.assertGreater(m["lignum_prefix_hit_tokens"], m["lignum_prefix_prompt_tokens"] / 2)
 
     def test_little_memory_evicts_and_answers_the_same(self):
         with server.Server("--cache-memory", "2M", "--parallel", "2") as s:
+            n_prompt = 0
             for _ in range(2):
                 for i in range(12):
-                    turn(s, [{"role": "user", "content": "Question %d. " % i + SYSTEM[:600]}])
-                self.assertEqual([(text, n) for text, n, _, _ in three_turns(s)], [(text, n) for text, n, _, _ in self.cold])
-            s.wait_metric("lignum_requests_running", 0)
+                    n_prompt += turn(s, [{"role": "user", "content": "Question %d. " % i + SYSTEM[:600]}])["usage"]["prompt_tokens"]
+                warm = three_turns(s)
+                n_prompt += sum(n for _, n, _, _ in warm)
+                self.assertEqual([(text, n) for text, n, _, _ in warm], [(text, n) for text, n, _, _ in self.cold])
+            s.wait_metric("lignum_prefix_prompt_tokens", n_prompt)
             self.assertGreater(s.metrics()["lignum_prefix_evictions"], 0)
 
     def test_a_lost_worker_forgets_and_goes_on(self):
