@@ -168,6 +168,8 @@ static void test_switches_are_alike(void **state) {
     } f[] = {
         {&lg_openai_chat, "{'model':'tiny','messages':[{'role':'user','content':'hi'}],%s}"},
         {&lg_responses_wire, "{'model':'tiny','input':'hi',%s}"},
+        {&lg_anthropic_wire, "{'model':'tiny','max_tokens':9,'thinking':{'type':'adaptive'},"
+                             "'messages':[{'role':'user','content':'hi'}],%s}"},
         {&lg_anthropic_wire,
          "{'model':'tiny','max_tokens':9,'messages':[{'role':'user','content'"
          ":'hi'}],%s,'thinking':{'type':'adaptive'}}"},
@@ -181,6 +183,7 @@ static void test_switches_are_alike(void **state) {
         {"'chat_template_kwargs':{'enable_thinking':false}", false},
         {"'chat_template_kwargs':{'enable_thinking':true}", true},
         {"'reasoning_effort':'high'", true},
+        {"'reasoning_effort':'none'", false},
     };
     for (size_t i = 0; i < LG_COUNT(f); i++) {
         for (size_t k = 0; k < LG_COUNT(c); k++) {
