@@ -282,6 +282,7 @@ int lg_bench_main(int argc, char **argv) {
                .prompt = {.v = {128, 512}, .n = 2},
                .batch = {.v = {1, 8, 32}, .n = 3}};
     lg_options_init(&b.opt);
+    b.opt.no_cache = true; /* the same ids come again and again */
     for (int c; (c = getopt_long(argc, argv, "m:", long_options, NULL)) != -1;) {
         if (c == OPT_HELP) {
             print_help();
