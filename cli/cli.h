@@ -25,6 +25,7 @@ int lg_quantize_main(int argc, char **argv); /* quantize.c: a folder to a GGUF f
 
 /* No new privileges; and, unless core_dumps, no core file and no other process that looks into this one. */
 void lg_harden_process(bool core_dumps);
+int lg_imatrix_main(int argc, char **argv); /* imatrix.c: which channels a text drives */
 int lg_perplexity_main(int argc,
                        char **argv);       /* perplexity.c: how well a model predicts a text */
 int lg_verify_main(int argc, char **argv); /* verify.c: what rounding costs */

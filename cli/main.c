@@ -21,6 +21,7 @@ static const command table[] = {
     {"bench", lg_bench_main, "measure the speed of prompts and answers"},
     {"inspect", lg_inspect_main, "show what a model holds and needs"},
     {"quantize", lg_quantize_main, "write a model folder as a GGUF file"},
+    {"imatrix", lg_imatrix_main, "measure which channels of a model matter"},
     {"perplexity", lg_perplexity_main, "measure how well a model predicts a text"},
     {"verify", lg_verify_main, "measure what the kernels' rounding costs"},
     {"serve", lg_serve_main, "serve a model to OpenAI-compatible clients"},

@@ -109,12 +109,7 @@ static lg_status measure(const options *o, lg_err *err) {
     LG_TRY_GOTO(lg_pool_open(o->n_thread, &pool, err), st, done);
     LG_TRY_GOTO(lg_weights_open(o->model, pool, NULL, NULL, &w, err), st, done);
     LG_TRY_GOTO(lg_score_init(&s, w, pool, (uint32_t)o->n_ctx, 1, o->exact, err), st, done);
-    for (size_t i = 0; i < n; i++)
-        if (id[i] >= w->cfg.n_vocab) {
-            st = LG_FAIL(err, LG_E_FORMAT, "%s: id %u: expected fewer than the head's %u rows",
-                         o->text, id[i], w->cfg.n_vocab);
-            goto done;
-        }
+    LG_TRY_GOTO(lg_score_check(w, id, n, o->text, err), st, done);
     st = score_all(&s, id, n_chunk, err);
 done:
     lg_score_fini(&s);

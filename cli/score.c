@@ -18,27 +18,57 @@ static uint32_t pages_of(uint32_t n_tok) {
     return (n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
 }
 
-lg_status lg_score_init(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t n_ctx,
-                        uint32_t n_seq, bool exact, lg_err *err) {
-    uint32_t n_page = pages_of(n_ctx) * n_seq;
-    lg_backend_opt opt = {.n_slot = n_seq,
-                          .n_page = n_page,
-                          .max_tok = LG_SCORE_STEP,
-                          .max_seq = n_seq,
-                          .max_out = LG_SCORE_STEP,
-                          .n_sample_vocab = w->cfg.n_vocab,
-                          .exact = exact};
-    *s = (lg_score){.w = w, .n_ctx = n_ctx, .n_seq = n_seq};
+static lg_status init(lg_score *s, const lg_weights *w, lg_pool *pool,
+                      const lg_backend_opt *opt, uint32_t n_ctx, lg_err *err) {
+    *s = (lg_score){.w = w, .n_ctx = n_ctx, .n_seq = opt->n_slot};
     if (n_ctx > w->cfg.n_ctx_max)
         return LG_FAIL(err, LG_E_ARG, "context: found %u, expected at most the model's %u",
                        n_ctx, w->cfg.n_ctx_max);
-    LG_TRY(lg_backend_open(w, &opt, pool, &s->be, err));
-    s->page = lg_mem_calloc(n_page, sizeof *s->page);
+    LG_TRY(lg_backend_open(w, opt, pool, &s->be, err));
+    s->page = lg_mem_calloc(opt->n_page, sizeof *s->page);
     if (!s->page) {
         lg_score_fini(s);
-        return LG_FAIL(err, LG_E_NOMEM, "no memory for %u pages", n_page);
+        return LG_FAIL(err, LG_E_NOMEM, "no memory for %u pages", opt->n_page);
     }
-    for (uint32_t i = 0; i < n_page; i++) s->page[i] = i;
+    for (uint32_t i = 0; i < opt->n_page; i++) s->page[i] = i;
+    return LG_OK;
+}
+
+static lg_backend_opt options_of(const lg_weights *w, uint32_t n_ctx, uint32_t n_seq,
+                                 bool exact) {
+    return (lg_backend_opt){.n_slot = n_seq,
+                            .n_page = pages_of(n_ctx) * n_seq,
+                            .max_tok = LG_SCORE_STEP,
+                            .max_seq = n_seq,
+                            .max_out = LG_SCORE_STEP,
+                            .n_sample_vocab = w->cfg.n_vocab,
+                            .exact = exact};
+}
+
+lg_status lg_score_init(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t n_ctx,
+                        uint32_t n_seq, bool exact, lg_err *err) {
+    lg_backend_opt opt = options_of(w, n_ctx, n_seq, exact);
+    return init(s, w, pool, &opt, n_ctx, err);
+}
+
+lg_status
+lg_score_init_observed(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t n_ctx,
+                       void (*observe)(void *ctx, const lg_mat *w, const float *x, size_t ld_x,
+                                       const uint32_t *row_idx, uint32_t n_row),
+                       void *observe_ctx, lg_err *err) {
+    lg_backend_opt opt = options_of(w, n_ctx, 1, true);
+    opt.observe = observe;
+    opt.observe_ctx = observe_ctx;
+    return init(s, w, pool, &opt, n_ctx, err);
+}
+
+lg_status lg_score_check(const lg_weights *w, const uint32_t *id, size_t n, const char *what,
+                         lg_err *err) {
+    for (size_t i = 0; i < n; i++)
+        if (id[i] >= w->cfg.n_vocab)
+            return LG_FAIL(err, LG_E_FORMAT,
+                           "%s: id %u: expected fewer than the head's %u rows", what, id[i],
+                           w->cfg.n_vocab);
     return LG_OK;
 }
 

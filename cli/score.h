@@ -20,7 +20,18 @@ typedef struct lg_score {
  * borrowed.  LG_E_ARG, LG_E_NOMEM; on an error there is nothing to close. */
 lg_status lg_score_init(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t n_ctx,
                         uint32_t n_seq, bool exact, lg_err *err);
+
+/* The same for one sequence with float products, and an observer of all of them (backend.h). */
+lg_status
+lg_score_init_observed(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t n_ctx,
+                       void (*observe)(void *ctx, const lg_mat *w, const float *x, size_t ld_x,
+                                       const uint32_t *row_idx, uint32_t n_row),
+                       void *observe_ctx, lg_err *err);
 void lg_score_fini(lg_score *s);
+
+/* Every id has a row in the head; `what` names the text in the message.  LG_OK, LG_E_FORMAT. */
+lg_status lg_score_check(const lg_weights *w, const uint32_t *id, size_t n, const char *what,
+                         lg_err *err);
 
 /* Run tokens id[n] (n <= LG_SCORE_STEP) at position pos of sequence 0, whose earlier tokens were run before.  *logits
  * [n_out][ld], of the last n_out tokens, until the next step.  LG_OK, LG_E_BACKEND. */

@@ -172,11 +172,7 @@ static lg_status read_texts(const options *o, const pair *p, uint32_t **id, size
     if (*n_text == 0)
         return LG_FAIL(err, LG_E_ARG, "%s: found %zu tokens, expected at least %llu (--ctx)",
                        o->text, n, (unsigned long long)o->n_ctx);
-    for (size_t i = 0; i < n; i++)
-        if ((*id)[i] >= p->w[0]->cfg.n_vocab)
-            return LG_FAIL(err, LG_E_FORMAT, "%s: id %u: the head has no such row", o->text,
-                           (*id)[i]);
-    return LG_OK;
+    return lg_score_check(p->w[0], *id, n, o->text, err);
 }
 
 /* ---- the table ---- */

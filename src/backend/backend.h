@@ -22,6 +22,11 @@ typedef struct lg_backend_opt {
     uint32_t n_sample_vocab; /* ids from here up are never sampled */
     bool
         exact; /* multiply block types as floats; otherwise rows are rounded to bytes where that is faster (kern.h, qgemm) */
+    /* Called on the stepping thread before a product x w, with its input rows x [n_row][w->n_in] (row r is row_idx[r] unless
+     * that is NULL).  NULL: nothing. */
+    void (*observe)(void *ctx, const lg_mat *w, const float *x, size_t ld_x,
+                    const uint32_t *row_idx, uint32_t n_row);
+    void *observe_ctx;
     /* For tests: called with every intermediate of a step, [n_row][n_col] with ld; names as in
      * tests/data/golden/TENSORS.md without "trace.L<i>.", layer -1 for "embed" and "final_norm".  NULL in use. */
     void (*trace)(void *ctx, int layer, const char *name, const float *data, size_t n_row,

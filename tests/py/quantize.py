@@ -179,6 +179,41 @@ def check(lignum, folder, kind, out):
     print("%s %s: %s" % (os.path.basename(folder), kind, kinds))
 
 
+def check_importance(lignum, root, tmp):
+    """`lignum imatrix`: what a norm has scaled to mean square 1 has it still when the norm's weights are divided out; every token
+    goes to all chosen experts; a folder and the file made of it give the same; and `quantize` takes it."""
+    model, text = os.path.join(root, "models/tiny-qwen35moe"), os.path.join(root, "docs/QUANTIZE.md")
+    cfg, gguf_file, files = json.load(open(os.path.join(model, "config.json"))), os.path.join(tmp, "f32.gguf"), []
+    subprocess.run([lignum, "quantize", model, gguf_file, "--type", "f32"], check=True, capture_output=True)
+    for i, m in enumerate((model, gguf_file)):
+        files.append(os.path.join(tmp, "imatrix%d.gguf" % i))
+        run = subprocess.run([lignum, "imatrix", m, text, files[i], "--ctx", "96", "--chunks", "4"], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+    a, b, w = ({t.name: t.data for t in gguf.GGUFReader(f).tensors} for f in files + [gguf_file])
+    assert set(a) == set(b) and len(a) == 2 * 44
+    n_normed, n_tok, h = 0, 4 * 96, cfg["hidden_size"]
+    for name in a:
+        assert np.allclose(a[name], b[name], rtol=1e-3, atol=1e-4), name
+        if name.endswith("exps.weight.counts"):
+            assert a[name].sum() == n_tok * cfg["num_experts_per_tok"], name
+        base = name[:-len(".in_sum2")]
+        part = base.split(".")
+        if not name.endswith(".in_sum2") or base.endswith("exps.weight") or a[name].size != h:
+            continue
+        norm = {"output": "output_norm.weight", "ffn_gate_shexp": "post_attention_norm.weight", "ffn_up_shexp": "post_attention_norm.weight"}.get(
+            part[-2], "attn_norm.weight" if part[-2] in ("attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "attn_q", "attn_k", "attn_v") else None)
+        if norm:
+            scale = w[norm if part[0] == "output" else ".".join(part[:2]) + "." + norm].astype(np.float64)
+            assert abs((a[name].reshape(-1) / n_tok / scale ** 2).sum() - h) < 1e-3 * h, name
+            n_normed += 1
+    assert n_normed == 3 * 4 + 3 + 4 * 2 + 1, n_normed
+    run = subprocess.run([lignum, "quantize", model, gguf_file, "--type", "q4_k", "--imatrix", files[0]], capture_output=True, text=True)
+    assert run.returncode == 0 and "knows 44 of the matrices" in run.stderr, run
+    print("importance: %d tensors" % len(a))
+    for f in files + [gguf_file]:
+        os.remove(f)
+
+
 def main(lignum, root):
     models = os.path.join(root, "tests/data/models")
     with tempfile.TemporaryDirectory() as tmp:
@@ -188,6 +223,7 @@ def main(lignum, root):
                              os.path.join(root, "models/tiny-qwen35moe"): ["bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "mxfp4"]}.items():
             for kind in kinds:
                 check(lignum, model, kind, out)
+        check_importance(lignum, root, tmp)
         # Refusals: status 2 for wrong usage, 1 for what cannot be done, and no file.
         for args, status in ((["x"], 2), ([model, out + "2"], 2), ([model, out + "2", "--type", "q9"], 2), ([model, out + "2", "--type", "f32", "--tensor", "no=q8_0"], 1),
                              ([tmp, out + "2", "--type", "f32"], 1)):

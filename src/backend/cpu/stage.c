@@ -69,7 +69,15 @@ static void gemm_task(void *ctx, size_t task, int thread) {
     }
 }
 
+/* Tell the observer of the products that a job is. */
+static void show(const lg_backend *be, const lg_cpu_gemm *j) {
+    const lg_backend_opt *o = &be->opt;
+    o->observe(o->observe_ctx, j->w, j->x, j->ld_x, j->row_idx, j->n_row);
+    if (j->w2) o->observe(o->observe_ctx, j->w2, j->x, j->ld_x, j->row_idx, j->n_row);
+}
+
 void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
+    for (uint32_t i = 0; be->opt.observe && i < n_job; i++) show(be, &job[i]);
     uint64_t total = 0;
     for (uint32_t i = 0; i < n_job; i++) {
         uint64_t macs = (uint64_t)job[i].w->n_out * job[i].w->n_in * job[i].n_row;
