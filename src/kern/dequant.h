@@ -14,10 +14,11 @@ void lg_dequant_row(lg_dtype type, const uint8_t *src, size_t n, float *y);
  * of the block where that is smaller. */
 void lg_dequant_panel(lg_dtype type, const void *panel, uint32_t k0, uint32_t n_k, float *y);
 
-/* One block -> its elements: the decoders behind the above (ref/dequant.c, ref/dequant_k.c). */
+/* One block -> its elements: the decoders behind the above (ref/dequant_k.c, ref/dequant_iq.c). */
 typedef void lg_dequant_fn(const uint8_t *block, float *y);
 lg_dequant_fn lg_dequant_q2_k, lg_dequant_q3_k, lg_dequant_q4_k, lg_dequant_q5_k,
-    lg_dequant_q6_k, lg_dequant_iq4_xs;
+    lg_dequant_q6_k, lg_dequant_iq4_xs, lg_dequant_iq2_xxs, lg_dequant_iq2_xs, lg_dequant_iq2_s,
+    lg_dequant_iq3_xxs, lg_dequant_iq3_s, lg_dequant_iq1_s, lg_dequant_iq1_m;
 
 /* The 16 values of IQ4_NL and IQ4_XS; those of E2M1 (MXFP4), doubled. */
 extern const int8_t lg_dequant_iq4[16], lg_dequant_e2m1[16];

@@ -40,7 +40,7 @@
 #define LG_CONV_K   4  /* taps of the causal convolution: three earlier rows are kept */
 
 /* Types of stored numbers.  From LG_Q4_0 on: block types of GGUF files, named as there; a row is a run of blocks, each with
- * its own scales.  The formats are written down as code in ref/dequant.c and ref/dequant_k.c. */
+ * its own scales.  The formats are written down as code in ref/dequant*.c. */
 typedef enum lg_dtype {
     LG_F32,
     LG_BF16,
@@ -59,6 +59,13 @@ typedef enum lg_dtype {
     LG_Q5_K,
     LG_Q6_K,
     LG_IQ4_XS,
+    LG_IQ2_XXS,
+    LG_IQ2_XS,
+    LG_IQ2_S,
+    LG_IQ3_XXS,
+    LG_IQ3_S,
+    LG_IQ1_S,
+    LG_IQ1_M,
     LG_N_DTYPE
 } lg_dtype;
 

@@ -24,6 +24,13 @@ static const field fields[LG_N_DTYPE][MAX_FIELD + 1] = {
     [LG_Q5_K] = {{2, 2}, {2, 2}, {12, 1}, {32, 2}, {128, 2}},
     [LG_Q6_K] = {{128, 4}, {64, 4}, {16, 1}, {2, 2}},
     [LG_IQ4_XS] = {{2, 2}, {2, 2}, {4, 1}, {128, 2}},
+    [LG_IQ2_XXS] = {{66, 66}},
+    [LG_IQ2_XS] = {{74, 74}},
+    [LG_IQ2_S] = {{82, 82}},
+    [LG_IQ3_XXS] = {{98, 98}},
+    [LG_IQ3_S] = {{110, 110}},
+    [LG_IQ1_S] = {{50, 50}},
+    [LG_IQ1_M] = {{56, 56}},
 };
 
 static void put_field(const uint8_t *src, size_t n, const size_t unit, uint8_t *dst) {

@@ -49,7 +49,7 @@ static lg_status take(lg_weights_walk *k, const char *name, unsigned allowed, ui
         return fail_tensor(k, LG_E_UNSUPPORTED, v, v->type_name,
                            allowed == FLOATS  ? "BF16, F16 or F32"
                            : allowed & BLOCKS ? "a float type, Q4_0 to Q8_0, Q2_K to Q6_K, "
-                                                "IQ4_NL, IQ4_XS or MXFP4"
+                                                "IQ1 to IQ4 or MXFP4"
                                               : "BF16, F16, F32 or F8_E4M3");
     if (v->n_dim != n_dim || memcmp(v->shape, shape, n_dim * sizeof *shape) != 0) {
         char text[112];

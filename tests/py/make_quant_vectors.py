@@ -19,7 +19,8 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType as T
 
 # type -> places of its binary16 numbers
 TYPES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "IQ4_NL": [0], "MXFP4": [],
-         "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_XS": [0]}
+         "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_XS": [0],
+         "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ1_M": []}
 # 0, -0, least and largest subnormal, least normal, largest, 1, -1, and two ordinary ones
 SCALES = [0x0000, 0x8000, 0x0001, 0x83ff, 0x0400, 0x7bff, 0xfbff, 0x3c00, 0xbc00, 0x1c37, 0x9a11]
 
@@ -32,6 +33,8 @@ def blocks_of(name, rnd):
         for i in range(n):
             h = SCALES[(i + 3 * j) % len(SCALES)]
             b[i, at], b[i, at + 1] = h & 255, h >> 8
+    if name == "IQ1_M":  # its scale lies in the high halves of four bytes
+        b[:, 55] = b[:, 55] & 0x8f | 0x10
     if name == "MXFP4":
         b[:8, 0] = [0, 1, 2, 3, 127, 250, 253, 254]
     return b

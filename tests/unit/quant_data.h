@@ -9,10 +9,13 @@
 
 /* Places of the binary16 numbers of a block, -1: none. */
 static const int quant_f16[LG_N_DTYPE][2] = {
-    [LG_Q4_0] = {0, -1},   [LG_Q4_1] = {0, 2},    [LG_Q5_0] = {0, -1},   [LG_Q5_1] = {0, 2},
-    [LG_Q8_0] = {0, -1},   [LG_IQ4_NL] = {0, -1}, [LG_MXFP4] = {-1, -1}, [LG_Q2_K] = {80, 82},
-    [LG_Q3_K] = {108, -1}, [LG_Q4_K] = {0, 2},    [LG_Q5_K] = {0, 2},    [LG_Q6_K] = {208, -1},
-    [LG_IQ4_XS] = {0, -1},
+    [LG_Q4_0] = {0, -1},    [LG_Q4_1] = {0, 2},    [LG_Q5_0] = {0, -1},
+    [LG_Q5_1] = {0, 2},     [LG_Q8_0] = {0, -1},   [LG_IQ4_NL] = {0, -1},
+    [LG_MXFP4] = {-1, -1},  [LG_Q2_K] = {80, 82},  [LG_Q3_K] = {108, -1},
+    [LG_Q4_K] = {0, 2},     [LG_Q5_K] = {0, 2},    [LG_Q6_K] = {208, -1},
+    [LG_IQ2_XXS] = {0, -1}, [LG_IQ2_XS] = {0, -1}, [LG_IQ2_S] = {0, -1},
+    [LG_IQ3_XXS] = {0, -1}, [LG_IQ3_S] = {0, -1},  [LG_IQ1_S] = {0, -1},
+    [LG_IQ1_M] = {-1, -1},  [LG_IQ4_XS] = {0, -1},
 };
 
 /* n random blocks; scales are about 2^-9, of both signs. */
@@ -26,6 +29,7 @@ static inline uint8_t *random_blocks(lg_dtype type, size_t n) {
             int at = quant_f16[type][j];
             if (at >= 0) one[at + 1] = (one[at + 1] & 0x83) | 0x18;
         }
+        if (type == LG_IQ1_M) one[55] = (one[55] & 0x8f) | 0x10;
         if (type == LG_MXFP4) one[0] = (uint8_t)(118 + one[0] % 4);
     }
     return b;

@@ -86,6 +86,13 @@ static lg_dequant_fn *decoder(lg_dtype type) {
     case LG_Q5_K: return lg_dequant_q5_k;
     case LG_Q6_K: return lg_dequant_q6_k;
     case LG_IQ4_XS: return lg_dequant_iq4_xs;
+    case LG_IQ2_XXS: return lg_dequant_iq2_xxs;
+    case LG_IQ2_XS: return lg_dequant_iq2_xs;
+    case LG_IQ2_S: return lg_dequant_iq2_s;
+    case LG_IQ3_XXS: return lg_dequant_iq3_xxs;
+    case LG_IQ3_S: return lg_dequant_iq3_s;
+    case LG_IQ1_S: return lg_dequant_iq1_s;
+    case LG_IQ1_M: return lg_dequant_iq1_m;
     default: return NULL;
     }
 }
