@@ -17,7 +17,7 @@ bool lg_oai_open(const lg_oai_model *model, bool chat, const char *body, size_t 
 const lg_field *lg_oai_fields(size_t *n);
 
 /* Tools as this format gives them; the members of p->messages. */
-lg_field_fn lg_oai_take_tools;
+lg_field_fn lg_openai_take_tools;
 bool lg_oai_check_messages(lg_parse *p);
 
 /* One choice's answer in the making.  Owned by the caller. */

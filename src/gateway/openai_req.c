@@ -27,7 +27,7 @@ static bool take_prompt(lg_parse *p, const lg_field *f, const lg_json *v) {
     return true;
 }
 
-bool lg_oai_take_tools(lg_parse *p, const lg_field *f, const lg_json *v) {
+bool lg_openai_take_tools(lg_parse *p, const lg_field *f, const lg_json *v) {
     char param[LG_REQUEST_PARAM];
     size_t i = 0;
     if (v->kind != LG_JSON_ARRAY) return lg_request_bad(p, f->name, v, "an array of tools");
@@ -150,7 +150,7 @@ static const lg_field fields[] = {
     {"logprobs", "", BOTH, take_logprobs, 0, 0, LG_MAX_TOP, false, 0},
     {"top_logprobs", "integer", LG_AT_CHAT, take_top_logprobs, 0, 0, LG_MAX_TOP, false, 0},
     /* chat */
-    {"tools", "array", LG_AT_CHAT, lg_oai_take_tools, 0, 0, 0, false, 0},
+    {"tools", "array", LG_AT_CHAT, lg_openai_take_tools, 0, 0, 0, false, 0},
     {"tool_choice", "", LG_AT_CHAT, take_tool_choice, 0, 0, 0, false, 0},
     {"enable_thinking", "boolean", LG_AT_CHAT, lg_request_take_thinking, 0, 0, 0, false, 0},
     {"thinking_budget", "integer", LG_AT_CHAT, lg_request_take_budget, 0, 1,

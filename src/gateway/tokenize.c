@@ -47,7 +47,7 @@ static const lg_field fields[] = {
     {"prompt", "string", TOK, take_prompt, 0, 0, 0, false, 0},
     {"text", "string", TOK, take_prompt, 0, 0, 0, false, 0},
     {"messages", "array", TOK, lg_request_take_messages, 0, 0, 0, false, 0},
-    {"tools", "array", TOK, lg_oai_take_tools, 0, 0, 0, false, 0},
+    {"tools", "array", TOK, lg_openai_take_tools, 0, 0, 0, false, 0},
     {"enable_thinking", "boolean", TOK, lg_request_take_thinking, 0, 0, 0, false, 0},
     {"chat_template_kwargs", "object", TOK, lg_request_take_template_kwargs, 0, 0, 0, false, 0},
     {"reasoning_effort", "string", TOK, lg_request_take_effort, 0, 0, 0, false, 0},
