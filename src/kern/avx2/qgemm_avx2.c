@@ -153,7 +153,7 @@ static void run_rows(const qgemm *g, uint32_t p0, uint32_t n_p) {
     case LG_Q5_K: run_type(g, p0, n_p, unpack_q5_k, 256, true); break;
     case LG_Q6_K: lg_qgemm_avx2_q6k(g, p0, n_p); break;
     case LG_IQ4_XS: run_type(g, p0, n_p, unpack_iq4_xs, 256, false); break;
-    default: LG_ASSERT(!"a type without integers"); break;
+    default: LG_ASSERT(lg_dtype_is_int(g->w->type)); break;
     }
 }
 
