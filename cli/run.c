@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,8 @@ typedef struct session {
     bool has_seed;
     uint64_t seed;
     lg_engine *eng;
-    lg_buf said; /* messages so far, as JSON objects joined by commas */
+    lg_buf said;  /* messages so far, as JSON objects joined by commas */
+    lg_buf typed; /* read from the keyboard and not yet a line */
 } session;
 
 static volatile sig_atomic_t n_interrupt;
@@ -36,7 +38,7 @@ static void on_interrupt(int sig) {
     n_interrupt++;
 }
 
-/* Ctrl-C sets a flag and interrupts a read of the keyboard. */
+/* Ctrl-C counts, and interrupts the wait for the keyboard. */
 static void catch_interrupt(void) {
     struct sigaction sa = {.sa_handler = on_interrupt};
     sigemptyset(&sa.sa_mask);
@@ -153,25 +155,52 @@ static bool answer_last(session *s) {
     return ok;
 }
 
-/* Append a line from the keyboard without its end; false when there is none, or after a second Ctrl-C. */
-static bool read_line(const session *s, lg_buf *line) {
-    char piece[256];
+/* Move the first line of what was typed, without its end, to `line`; false when no line is complete. */
+static bool take_line(lg_buf *typed, lg_buf *line) {
+    const char *end = typed->len_bytes ? memchr(typed->data, '\n', typed->len_bytes) : NULL;
+    if (!end) return false;
+    size_t len = (size_t)(end - typed->data);
+    lg_buf_put(line, typed->data, len && end[-1] == '\r' ? len - 1 : len);
+    lg_buf_consume(typed, len + 1);
+    return true;
+}
+
+/* Append a line from the keyboard without its end; false when there is none, or after a second Ctrl-C.  Ctrl-C is held back
+ * but while we wait, so that none falls between a look at the counter and the wait. */
+static bool read_line(session *s, lg_buf *line) {
+    sigset_t held, before;
+    sigemptyset(&held);
+    sigaddset(&held, SIGINT);
+    sigprocmask(SIG_BLOCK, &held, &before);
     if (s->terminal) fputs("> ", stdout);
     fflush(stdout);
-    for (;;) {
-        errno = 0;
-        if (fgets(piece, sizeof piece, stdin)) {
-            size_t len = strcspn(piece, "\r\n");
-            lg_buf_put(line, piece, len);
-            if (piece[len]) return true;
-        } else if (errno != EINTR || n_interrupt > 1) {
-            return line->len_bytes > 0 && errno != EINTR;
-        } else {
-            clearerr(stdin);
-            lg_buf_clear(line);
+    bool ok = false;
+    for (int seen = 0;;) {
+        if (n_interrupt > 1) break;
+        if (n_interrupt > seen) {
+            seen = n_interrupt;
+            lg_buf_clear(&s->typed);
             fputs("\n(once more, or Ctrl-D, to leave)\n> ", stderr);
         }
+        if ((ok = take_line(&s->typed, line))) break;
+        struct pollfd key = {.fd = STDIN_FILENO, .events = POLLIN};
+        if (ppoll(&key, 1, NULL, &before) < 0) {
+            if (errno == EINTR) continue;
+            break;
+        }
+        char piece[4096];
+        ssize_t n = read(STDIN_FILENO, piece, sizeof piece);
+        if (n <= 0) {
+            lg_buf_put(line, lg_buf_str(&s->typed), s->typed.len_bytes);
+            lg_buf_clear(&s->typed);
+            ok = line->len_bytes > 0;
+            break;
+        }
+        lg_buf_put(&s->typed, piece, (size_t)n);
+        if (s->typed.failed) break;
     }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return ok;
 }
 
 static int converse(session *s) {
@@ -193,6 +222,7 @@ static int converse(session *s) {
     }
     if (s->terminal) fputs("\n", stdout);
     lg_buf_fini(&line);
+    lg_buf_fini(&s->typed);
     return 0;
 }
 
