@@ -12,7 +12,7 @@ packages="meson ninja-build pkgconf gcc libc6-dev libpcre2-dev libutf8proc-dev l
 case "${1:-build}" in
 build) ;;
 check) packages="$packages clang-format python3 python3-venv" ;;
-long) packages="$packages clang-format python3 python3-venv clang libclang-rt-14-dev" ;;
+long) packages="$packages clang-format python3 python3-venv clang clang-tidy libclang-rt-14-dev" ;;
 *)
     echo "usage: tools/bootstrap.sh [build|check|long]" >&2
     exit 2

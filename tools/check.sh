@@ -2,7 +2,7 @@
 # check.sh - run the tests; the last line is "N passed, N failed, N skipped" over all of them.
 #
 # usage: tools/check.sh [long]
-# Release build with every quick test, then the unit tests in a build with ASan and UBSan.  `long` adds a clang build with
+# Release build with every quick test, then the unit tests in a build with ASan and UBSan.  `long` adds clang-tidy, a clang build with
 # warnings as errors, the long tests and FUZZ_SECONDS (60) of each fuzz target.  Reports: build*/meson-logs/testlog.*
 set -u
 cd "$(dirname "$0")/.."
@@ -44,6 +44,9 @@ build build && if [ "$mode" = long ]; then run build; else run build --no-suite 
 build build-asan $sanitize && run build-asan --suite unit --timeout-multiplier 4
 
 if [ "$mode" = long ]; then
+    echo "check: clang-tidy"
+    git ls-files 'src/*.c' 'cli/*.c' 'examples/*.c' | grep -v /avx512/ | xargs -P "$(nproc)" -n 8 clang-tidy --quiet -p build ||
+        broken=$((broken + 1))
     CC=clang build build-clang -Dwerror=true && run build-clang --suite unit
     for target in fuzz/fuzz_*.c; do
         name=$(basename "$target" .c)
