@@ -125,7 +125,8 @@ static void hook_submit(server *s, const lg_request *req) {
     uint32_t id = (uint32_t)strtoul(text, NULL, 10);
     long left = (at ? strtol(at, NULL, 10) : 1) - (long)req->n_produced;
     for (uint32_t i = 0; i < req->n_id - req->n_produced; i++)
-        if (req->ids[i] == id && !s->steps_to_crash) s->steps_to_crash = left > 1 ? (int)left : 1;
+        if (req->ids[i] == id && !s->steps_to_crash)
+            s->steps_to_crash = left > 1 ? (int)left : 1;
 }
 
 static void hook_step(server *s) {
