@@ -109,7 +109,7 @@ static void test_bad_lines_are_named(void **state) {
         lg_status st = lg_keys_parse(bad[i].text, strlen(bad[i].text), "k", &ks, &err);
         if (st != LG_E_FORMAT || !strstr(err.msg, bad[i].why))
             fail_msg("%s: status %d, '%s'", bad[i].text, st, err.msg);
-        if (strstr(err.msg, HASH_A + 8)) fail_msg("a message holds a hash: %s", err.msg);
+        if (strstr(err.msg, &HASH_A[8])) fail_msg("a message holds a hash: %s", err.msg);
         assert_null(ks);
     }
     assert_int_equal(lg_mem_alive(), 0);
