@@ -14,6 +14,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -123,6 +124,19 @@ int lg_pool_default_n_thread(void) {
     return limit < n_core ? limit : n_core;
 }
 
+/* Start a worker that takes none of the process's signals: they belong to the threads of the program, one of which may hold
+ * them back and wait for them (a signal goes to any thread that does not block it).  Faults stay with their thread. */
+static int start(worker *w) {
+    static const int fault[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS};
+    sigset_t held, before;
+    sigfillset(&held);
+    for (size_t i = 0; i < sizeof fault / sizeof *fault; i++) sigdelset(&held, fault[i]);
+    pthread_sigmask(SIG_BLOCK, &held, &before);
+    int rc = pthread_create(&w->id, NULL, work, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
 lg_status lg_pool_open(int n_thread, lg_pool **pool, lg_err *err) {
     *pool = NULL;
     if (n_thread < 0 || n_thread > N_MAX)
@@ -137,7 +151,7 @@ lg_status lg_pool_open(int n_thread, lg_pool **pool, lg_err *err) {
     for (int t = 1; t < n_thread; t++) {
         worker *w = &p->worker[t];
         *w = (worker){.pool = p, .thread = t, .cpu = n_cpu >= n_thread ? cpu[t] : -1};
-        int rc = pthread_create(&w->id, NULL, work, w);
+        int rc = start(w);
         if (rc != 0) {
             lg_pool_close(&p);
             return LG_FAIL(err, LG_E_INTERNAL, "thread %d of %d did not start: %s", t, n_thread,

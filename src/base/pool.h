@@ -3,7 +3,7 @@
  * The caller of lg_pool_run takes part as thread 0.  Workers are pinned to the allowed processors in order (one each,
  * when there are at least as many processors as threads), spin a few microseconds for the next loop, then sleep on a
  * futex-backed condition: an idle process uses no processor time, and a busy machine is yielded to.  Processors are ordered cores first, so
- * hardware threads of one core are shared last.  The caller's own thread is not pinned.  Bodies neither
+ * hardware threads of one core are shared last.  The caller's own thread is not pinned.  Workers block all signals but faults.  Bodies neither
  * allocate nor lock.  Thread: one caller at a time.  Test: tests/unit/test_pool.c */
 #ifndef LG_BASE_POOL_H
 #define LG_BASE_POOL_H

@@ -4,9 +4,11 @@
 
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #define N_MOST 10000
@@ -119,6 +121,38 @@ static void test_idle_threads_use_no_processor(void **state) {
     lg_pool_close(&pool);
 }
 
+static volatile sig_atomic_t n_signal;
+
+static void on_signal(int sig) {
+    (void)sig;
+    n_signal++;
+}
+
+/* A signal that the program holds back waits for it; no worker takes it away. */
+static void test_workers_take_no_signals(void **state) {
+    (void)state;
+    lg_pool *pool;
+    sigset_t held, before, waiting;
+    struct sigaction counting = {.sa_handler = on_signal}, old;
+    sigaction(SIGUSR1, &counting, &old);
+    assert_int_equal(lg_pool_open(4, &pool, NULL), LG_OK);
+    check_loop(pool, 1000);
+    sigemptyset(&held);
+    sigaddset(&held, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &held, &before);
+    n_signal = 0;
+    kill(getpid(), SIGUSR1);
+    check_loop(pool, 1000);
+    lg_clock_sleep_us(20000);
+    assert_int_equal(n_signal, 0);
+    sigpending(&waiting);
+    assert_true(sigismember(&waiting, SIGUSR1));
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    assert_int_equal(n_signal, 1);
+    lg_pool_close(&pool);
+    sigaction(SIGUSR1, &old, NULL);
+}
+
 static void test_bad_counts_and_no_memory(void **state) {
     (void)state;
     lg_pool *pool;
@@ -157,6 +191,7 @@ int main(void) {
         cmocka_unit_test(test_short_loops_see_each_other),
         cmocka_unit_test(test_a_body_may_run_a_loop_of_its_own),
         cmocka_unit_test(test_idle_threads_use_no_processor),
+        cmocka_unit_test(test_workers_take_no_signals),
         cmocka_unit_test(test_bad_counts_and_no_memory),
         cmocka_unit_test(test_default_is_cores_within_quota),
     };
