@@ -1,7 +1,7 @@
 /* bench.c - `lignum bench`: how fast this build reads prompts and writes answers on this machine.
  *
  * Every figure goes through the whole engine: scheduler, forward pass, sampling (temperature, top-k, top-p), text.  Medians
- * of N_REPEAT runs with the smallest and the largest.  Test: tests/py/run.py */
+ * of several runs with the smallest and the largest.  Test: tests/py/run.py */
 #include "cli.h"
 #include "base/base.h"
 #include "kern/kern.h"
@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_LIST 16
-#define N_REPEAT 5
-#define N_SEED   16 /* prompt tokens before a measured answer */
-#define GIB      (1024.0 * 1024.0 * 1024.0)
+#define MAX_LIST   16
+#define MAX_REPEAT 99
+#define N_SEED     16 /* prompt tokens before a measured answer */
+#define GIB        (1024.0 * 1024.0 * 1024.0)
 
 typedef struct list {
     uint32_t v[MAX_LIST], n;
@@ -22,14 +22,14 @@ typedef struct list {
 
 /* Tokens a second. */
 typedef struct figure {
-    double v[N_REPEAT];
+    double v[MAX_REPEAT];
 } figure;
 
 typedef struct bench {
     const char *argv0;
     lg_options opt;
     list prompt, batch;
-    uint32_t n_gen;
+    uint32_t n_gen, n_repeat;
     bool json;
     lg_engine *eng;
     lg_info info;
@@ -96,16 +96,16 @@ static int by_value(const void *a, const void *b) {
 static bool measure(bench *b) {
     double warm;
     if (!measure_prefill(b, b->prompt.v[0], &warm)) return false;
-    for (uint32_t r = 0; r < N_REPEAT; r++) {
+    for (uint32_t r = 0; r < b->n_repeat; r++) {
         for (uint32_t i = 0; i < b->prompt.n; i++)
             if (!measure_prefill(b, b->prompt.v[i], &b->prefill[i].v[r])) return false;
         for (uint32_t i = 0; i < b->batch.n; i++)
             if (!measure_decode(b, b->batch.v[i], &b->decode[i].v[r])) return false;
     }
     for (uint32_t i = 0; i < b->prompt.n; i++)
-        qsort(b->prefill[i].v, N_REPEAT, sizeof(double), by_value);
+        qsort(b->prefill[i].v, b->n_repeat, sizeof(double), by_value);
     for (uint32_t i = 0; i < b->batch.n; i++)
-        qsort(b->decode[i].v, N_REPEAT, sizeof(double), by_value);
+        qsort(b->decode[i].v, b->n_repeat, sizeof(double), by_value);
     return true;
 }
 
@@ -131,9 +131,10 @@ static double token_bytes(const lg_info *info) {
     return (double)info->weight_bytes * share;
 }
 
-static void print_figure(const char *what, uint32_t n, const figure *f, double extra) {
-    printf("%-8s %5u   %10.1f   %10.1f .. %.1f", what, n, f->v[N_REPEAT / 2], f->v[0],
-           f->v[N_REPEAT - 1]);
+static void print_figure(const char *what, uint32_t n, const figure *f, uint32_t n_run,
+                         double extra) {
+    printf("%-8s %5u   %10.1f   %10.1f .. %.1f", what, n, f->v[n_run / 2], f->v[0],
+           f->v[n_run - 1]);
     if (extra > 0) printf("   %.2f GB/s of weights", extra);
     printf("\n");
 }
@@ -147,26 +148,26 @@ static void print_text(const bench *b, const char *machine) {
         "model    %s: %.2f M parameters, %.2f M active, weights %.3f GiB (%.1f MB a token)\n",
         info->model_name, (double)info->n_param / 1e6, (double)info->n_param_active / 1e6,
         (double)info->weight_bytes / GIB, token_bytes(info) / 1e6);
-    printf("sampling temperature 1, top-k 20, top-p 0.95, in every figure; medians of %d\n\n",
-           N_REPEAT);
+    printf("sampling temperature 1, top-k 20, top-p 0.95, in every figure; medians of %u\n\n",
+           b->n_repeat);
     printf("                   tokens/s     min .. max\n");
     for (uint32_t i = 0; i < b->prompt.n; i++)
-        print_figure("prompt", b->prompt.v[i], &b->prefill[i], 0);
+        print_figure("prompt", b->prompt.v[i], &b->prefill[i], b->n_repeat, 0);
     for (uint32_t i = 0; i < b->batch.n; i++) {
         bool alone = b->batch.v[i] == 1;
-        double rate = b->decode[i].v[N_REPEAT / 2];
-        print_figure("answers", b->batch.v[i], &b->decode[i],
+        double rate = b->decode[i].v[b->n_repeat / 2];
+        print_figure("answers", b->batch.v[i], &b->decode[i], b->n_repeat,
                      alone ? rate * token_bytes(info) / 1e9 : 0);
     }
 }
 
 static void put_figures(lg_buf *out, const char *key, const char *size, const list *l,
-                        const figure *f) {
+                        const figure *f, uint32_t n_run) {
     lg_buf_printf(out, ",\"%s\":[", key);
     for (uint32_t i = 0; i < l->n; i++)
         lg_buf_printf(out, "%s{\"%s\":%u,\"tokens_per_s\":%.2f,\"min\":%.2f,\"max\":%.2f}",
-                      i ? "," : "", size, l->v[i], f[i].v[N_REPEAT / 2], f[i].v[0],
-                      f[i].v[N_REPEAT - 1]);
+                      i ? "," : "", size, l->v[i], f[i].v[n_run / 2], f[i].v[0],
+                      f[i].v[n_run - 1]);
     lg_buf_putc(out, ']');
 }
 
@@ -180,12 +181,12 @@ static void print_json(const bench *b, const char *machine) {
     lg_json_put_string(&out, b->info.model_name, strlen(b->info.model_name));
     lg_buf_printf(&out,
                   ",\"kernels\":\"%s\",\"threads\":%d,\"weight_bytes\":%llu,"
-                  "\"weight_bytes_per_token\":%.0f,\"repeats\":%d,\"answer_tokens\":%u",
+                  "\"weight_bytes_per_token\":%.0f,\"repeats\":%u,\"answer_tokens\":%u",
                   lg_kern_get()->name, b->info.n_thread,
-                  (unsigned long long)b->info.weight_bytes, token_bytes(&b->info), N_REPEAT,
+                  (unsigned long long)b->info.weight_bytes, token_bytes(&b->info), b->n_repeat,
                   b->n_gen);
-    put_figures(&out, "prompt", "tokens", &b->prompt, b->prefill);
-    put_figures(&out, "answers", "batch", &b->batch, b->decode);
+    put_figures(&out, "prompt", "tokens", &b->prompt, b->prefill, b->n_repeat);
+    put_figures(&out, "answers", "batch", &b->batch, b->decode, b->n_repeat);
     lg_buf_putc(&out, '}');
     puts(lg_buf_str(&out));
     lg_buf_fini(&out);
@@ -203,6 +204,7 @@ static void print_help(void) {
           "      --prompt N,N   lengths of prompts; default 128,512\n"
           "      --gen N        tokens of each answer; default 64\n"
           "      --batch N,N    answers at the same time; default 1,8,32\n"
+          "      --repeat N     runs of each; medians are told; default 5\n"
           "      --threads N    default: all cores\n"
           "      --json         print one JSON object\n"
           "      --help         print this\n",
@@ -227,12 +229,13 @@ static bool read_list(const char *argv0, const char *option, char *text, uint32_
     return true;
 }
 
-enum { OPT_PROMPT = 256, OPT_GEN, OPT_BATCH, OPT_THREADS, OPT_JSON, OPT_HELP };
+enum { OPT_PROMPT = 256, OPT_GEN, OPT_BATCH, OPT_REPEAT, OPT_THREADS, OPT_JSON, OPT_HELP };
 
 static const struct option long_options[] = {{"model", required_argument, NULL, 'm'},
                                              {"prompt", required_argument, NULL, OPT_PROMPT},
                                              {"gen", required_argument, NULL, OPT_GEN},
                                              {"batch", required_argument, NULL, OPT_BATCH},
+                                             {"repeat", required_argument, NULL, OPT_REPEAT},
                                              {"threads", required_argument, NULL, OPT_THREADS},
                                              {"json", no_argument, NULL, OPT_JSON},
                                              {"help", no_argument, NULL, OPT_HELP},
@@ -249,6 +252,10 @@ static bool set_option(bench *b, int c) {
     case OPT_GEN:
         ok = lg_option_u64(a, "--gen", optarg, 1, 100000, &v);
         b->n_gen = (uint32_t)v;
+        return ok;
+    case OPT_REPEAT:
+        ok = lg_option_u64(a, "--repeat", optarg, 1, MAX_REPEAT, &v);
+        b->n_repeat = (uint32_t)v;
         return ok;
     case OPT_THREADS: return lg_option_int(a, "--threads", optarg, 1, 1024, &b->opt.n_thread);
     case OPT_JSON: b->json = true; return true;
@@ -279,6 +286,7 @@ static bool prepare(bench *b) {
 int lg_bench_main(int argc, char **argv) {
     bench b = {.argv0 = argv[0],
                .n_gen = 64,
+               .n_repeat = 5,
                .prompt = {.v = {128, 512}, .n = 2},
                .batch = {.v = {1, 8, 32}, .n = 3}};
     lg_options_init(&b.opt);
