@@ -39,6 +39,7 @@ typedef struct lg_backend_plan {
     uint64_t page_bytes;    /* one page, all attention layers */
     uint64_t slot_bytes;    /* one slot, all GDN layers */
     uint64_t snap_bytes;    /* one snapshot of a slot */
+    uint32_t n_snap_part;   /* equal parts in which a snapshot goes to a file and back */
     uint64_t scratch_bytes; /* step scratch for max_tok, max_seq, max_out */
 } lg_backend_plan;
 void lg_backend_plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
@@ -123,6 +124,18 @@ void lg_backend_load(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t sna
 
 /* Copy the keys and values of page `from` to page `to`, so that a sequence can go on in the middle of a shared page. */
 void lg_backend_copy_page(lg_backend *be, uint32_t from, uint32_t to);
+
+/* ---- pages and snapshots as bytes, for files (plan: page_bytes; snap_bytes / n_snap_part) ----
+ *
+ * What the first n_tok positions have not written is zero in what get_ gives.  May run on another thread beside a step as long as
+ * nobody writes those positions of the page, or that snapshot. */
+
+void lg_backend_get_page(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to);
+void lg_backend_put_page(lg_backend *be, uint32_t page, const void *from);
+/* Part `part` of a snapshot that was taken after n_tok tokens. */
+void lg_backend_get_snap(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
+                         void *to);
+void lg_backend_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const void *from);
 
 /* ---- state of a slot, for tests ---- */
 

@@ -219,6 +219,11 @@ typedef struct lg_backend_ops {
     void (*save)(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap);
     void (*load)(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap);
     void (*copy_page)(lg_backend *be, uint32_t from, uint32_t to);
+    void (*get_page)(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to);
+    void (*put_page)(lg_backend *be, uint32_t page, const void *from);
+    void (*get_snap)(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
+                     void *to);
+    void (*put_snap)(lg_backend *be, uint32_t snap, uint32_t part, const void *from);
 } lg_backend_ops;
 
 /* What an engine stands on; all borrowed until release(ctx), which lg_close calls last (may be NULL). */

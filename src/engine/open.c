@@ -65,7 +65,11 @@ lg_status lg_open(const lg_options *opt, lg_engine **eng, lg_err *err) {
                                        .step = lg_backend_step,
                                        .save = lg_backend_save,
                                        .load = lg_backend_load,
-                                       .copy_page = lg_backend_copy_page};
+                                       .copy_page = lg_backend_copy_page,
+                                       .get_page = lg_backend_get_page,
+                                       .put_page = lg_backend_put_page,
+                                       .get_snap = lg_backend_get_snap,
+                                       .put_snap = lg_backend_put_snap};
     *eng = NULL;
     if (!opt->model_path) return LG_FAIL(err, LG_E_ARG, "model_path: found nothing");
     folder *f = lg_mem_alloc(sizeof *f);

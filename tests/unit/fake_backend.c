@@ -38,6 +38,7 @@ static void fake_plan(const lg_config *cfg, const lg_backend_opt *opt, int n_thr
     plan->page_bytes = 1000;
     plan->slot_bytes = 2000;
     plan->snap_bytes = 2000;
+    plan->n_snap_part = 2;
     plan->scratch_bytes = 4 * (uint64_t)opt->max_out * cfg->n_vocab;
 }
 
@@ -144,8 +145,29 @@ static void fake_copy_page(lg_backend *b, uint32_t from, uint32_t to) {
            LG_PAGE_TOK * sizeof *b->page);
 }
 
+static void fake_get_page(const lg_backend *b, uint32_t page, uint32_t n_tok, void *to) {
+    memset(to, 0, 1000);
+    memcpy(to, b->page + (size_t)page * LG_PAGE_TOK, n_tok * sizeof *b->page);
+}
+
+static void fake_put_page(lg_backend *b, uint32_t page, const void *from) {
+    memcpy(b->page + (size_t)page * LG_PAGE_TOK, from, LG_PAGE_TOK * sizeof *b->page);
+}
+
+static void fake_get_snap(const lg_backend *b, uint32_t snap, uint32_t n_tok, uint32_t part,
+                          void *to) {
+    LG_ASSERT(n_tok > 0 && part < 2);
+    memset(to, 0, 1000);
+    if (part) memcpy(to, &b->snap[snap], sizeof *b->snap);
+}
+
+static void fake_put_snap(lg_backend *b, uint32_t snap, uint32_t part, const void *from) {
+    if (part) memcpy(&b->snap[snap], from, sizeof *b->snap);
+}
+
 const lg_backend_ops *fake_ops(void) {
-    static const lg_backend_ops ops = {fake_plan, fake_open, fake_close,    fake_step,
-                                       fake_save, fake_load, fake_copy_page};
+    static const lg_backend_ops ops = {
+        fake_plan,      fake_open,     fake_close,    fake_step,     fake_save,    fake_load,
+        fake_copy_page, fake_get_page, fake_put_page, fake_get_snap, fake_put_snap};
     return &ops;
 }

@@ -175,12 +175,60 @@ static void test_a_row_that_is_not_finite_touches_nobody_else(void **state) {
     lg_backend_close(&be);
 }
 
+/* A sequence taken out as bytes and put back elsewhere goes on with the same bits; what it had not written is zero. */
+static void test_pages_and_snapshots_as_bytes(void **state) {
+    (void)state;
+    lg_backend *be = NULL;
+    lg_err err = {0};
+    lg_backend_opt opt = options;
+    lg_backend_plan plan;
+    lg_step_out out = {0};
+    opt.n_snap = 2;
+    if (lg_backend_open(w, &opt, pool, &be, &err) != LG_OK) fail_msg("%s", err.msg);
+    rig_poison(be);
+    memset(be->snap, 0xff, 2 * be->lay.slot * sizeof(float));
+    lg_backend_plan_bytes(&w->cfg, &opt, 2, &plan);
+    assert_int_equal(plan.snap_bytes % plan.n_snap_part, 0);
+    size_t part_bytes = (size_t)plan.snap_bytes / plan.n_snap_part, n_vocab = w->cfg.n_vocab;
+    uint8_t *bytes = lg_mem_alloc((size_t)plan.page_bytes);
+    float *part = lg_mem_alloc(part_bytes), *want = lg_mem_calloc(n_vocab, sizeof *want);
+    assert_true(bytes && part && want);
+    for (uint32_t n = 1; n <= 64;
+         n += n < 3 ? 1 : 29) { /* 1, 2, 3, 32, 61: open rows and none */
+        static uint32_t text[65];
+        for (uint32_t i = 0; i < 65; i++) text[i] = tok[i % LG_COUNT(tok)] + i / 12;
+        rig_seq start = {0, 0, page, 1, text, n, 0}, next = {0, n, page, 1, text + n, 1, 1};
+        rig_step(be, &start, 1, &out);
+        lg_backend_save(be, 0, n, 1);
+        lg_backend_get_page(be, page[0], n, bytes);
+        for (size_t i = 0; i < plan.page_bytes / 4; i++)
+            assert_true(((const float *)(void *)bytes)[i] == ((const float *)(void *)bytes)[i]);
+        lg_backend_put_page(be, page[1], bytes);
+        for (uint32_t i = 0; i < plan.n_snap_part; i++) {
+            lg_backend_get_snap(be, 1, n, i, part);
+            for (size_t k = 0; k < part_bytes / 4; k++) assert_true(part[k] == part[k]);
+            lg_backend_put_snap(be, 0, i, part);
+        }
+        rig_step(be, &next, 1, &out);
+        memcpy(want, out.logits, n_vocab * sizeof *want);
+        lg_backend_load(be, 2, n, 0);
+        rig_seq moved = {2, n, page + 1, 1, text + n, 1, 1};
+        rig_step(be, &moved, 1, &out);
+        assert_memory_equal(out.logits, want, n_vocab * sizeof *want);
+    }
+    lg_mem_free(bytes);
+    lg_mem_free(part);
+    lg_mem_free(want);
+    lg_backend_close(&be);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plan_counts_pages_and_slots),
         cmocka_unit_test(test_open_survives_every_failed_allocation),
         cmocka_unit_test(test_open_refuses_empty_sizes),
         cmocka_unit_test(test_a_step_samples_from_the_last_row_of_a_sequence),
+        cmocka_unit_test(test_pages_and_snapshots_as_bytes),
         cmocka_unit_test(test_a_row_that_is_not_finite_touches_nobody_else)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -91,7 +91,11 @@ static const lg_backend_ops noting = {.plan = lg_backend_plan_bytes,
                                       .step = noting_step,
                                       .save = lg_backend_save,
                                       .load = faulty_load,
-                                      .copy_page = lg_backend_copy_page};
+                                      .copy_page = lg_backend_copy_page,
+                                      .get_page = lg_backend_get_page,
+                                      .put_page = lg_backend_put_page,
+                                      .get_snap = lg_backend_get_snap,
+                                      .put_snap = lg_backend_put_snap};
 
 /* ---- prompts ---- */
 

@@ -146,6 +146,7 @@ void lg_backend_plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int 
     plan->page_bytes = lay.page * sizeof(float);
     plan->slot_bytes = lay.slot * sizeof(float);
     plan->snap_bytes = lay.slot * sizeof(float);
+    plan->n_snap_part = lay.n_gdn;
     plan->scratch_bytes = a.used_bytes;
 }
 

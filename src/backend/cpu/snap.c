@@ -1,7 +1,8 @@
 /* snap.c - snapshots: a slot's state kept aside and brought back, bit for bit.
  *
  * In/out: slots, snapshots, pages.  A snapshot has the layout of a slot, and the same rule: S is there from position
- * LG_GDN_C on, everything else from position 1 on; what was not written is not copied into use.
+ * LG_GDN_C on, everything else from position 1 on; what was not written is not copied into use.  As bytes for files, pages and
+ * snapshots have the layout of memory.
  * Thread: engine and pool.  Memory: the backend's pools.  Test: tests/unit/test_exact.c, tests/unit/test_reuse.c */
 #include "backend/cpu/cpu.h"
 
@@ -67,4 +68,53 @@ void lg_backend_copy_page(lg_backend *be, uint32_t from, uint32_t to) {
     LG_ASSERT(from < be->opt.n_page && to < be->opt.n_page);
     memcpy(be->page + to * be->lay.page, be->page + from * be->lay.page,
            be->lay.page * sizeof(float));
+}
+
+/* ---- as bytes ---- */
+
+void lg_backend_get_page(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to) {
+    LG_ASSERT(page < be->opt.n_page && n_tok <= LG_PAGE_TOK);
+    const float *from = be->page + page * be->lay.page;
+    float *out = to;
+    size_t d = be->cfg->d_head, n_head = be->lay.page / (2 * be->lay.kv);
+    memset(out, 0, be->lay.page * sizeof *out);
+    for (size_t h = 0; h < n_head; h++, from += 2 * be->lay.kv, out += 2 * be->lay.kv) {
+        for (size_t e = 0; e < d; e++) copy(from, out, e * LG_PAGE_TOK, n_tok);
+        copy(from, out, be->lay.kv, n_tok * d);
+    }
+}
+
+void lg_backend_put_page(lg_backend *be, uint32_t page, const void *from) {
+    LG_ASSERT(page < be->opt.n_page);
+    memcpy(be->page + page * be->lay.page, from, be->lay.page * sizeof(float));
+}
+
+/* Zero what open rows that are not there yet left in one layer. */
+static void clear_open(const lg_backend *be, uint32_t n_tok, float *to) {
+    const lg_config *c = be->cfg;
+    size_t n_open = n_tok % LG_GDN_C, left = LG_GDN_C - n_open;
+    if (n_open == 0) return;
+    float *k = to + be->lay.open_k, *d = to + be->lay.open_d, *g = to + be->lay.open_g;
+    for (size_t i = 0; i < (size_t)c->n_k_head * c->d_k; i++)
+        memset(k + i * LG_GDN_C + n_open, 0, left * sizeof *k);
+    for (size_t vh = 0; vh < c->n_v_head; vh++) {
+        memset(d + (vh * LG_GDN_C + n_open) * c->d_v, 0, left * c->d_v * sizeof *d);
+        memset(g + vh * LG_GDN_C + n_open, 0, left * sizeof *g);
+    }
+}
+
+void lg_backend_get_snap(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
+                         void *to) {
+    LG_ASSERT(snap < be->opt.n_snap && part < be->lay.n_gdn && n_tok > 0);
+    memset(to, 0, be->lay.gdn * sizeof(float));
+    for (uint32_t kh = 0; kh < be->cfg->n_k_head; kh++)
+        lg_cpu_snap_head(be, kh, n_tok, be->snap + snap * be->lay.slot + part * be->lay.gdn,
+                         to);
+    clear_open(be, n_tok, to);
+}
+
+void lg_backend_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const void *from) {
+    LG_ASSERT(snap < be->opt.n_snap && part < be->lay.n_gdn);
+    memcpy(be->snap + snap * be->lay.slot + part * be->lay.gdn, from,
+           be->lay.gdn * sizeof(float));
 }
