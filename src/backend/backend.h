@@ -77,7 +77,8 @@ typedef struct lg_batch_save {
 
 /* One sequence's rows in a step. */
 typedef struct lg_batch_seq {
-    uint32_t slot; /* state slot */
+    uint32_t owner; /* whose pools slot, page and snap numbers are of; 0 when there is one */
+    uint32_t slot;  /* state slot */
     uint32_t
         pos; /* tokens already in the state = position of the first row; 0: the slot's content is not read */
     uint32_t n_tok; /* rows, >= 1 */
@@ -118,12 +119,15 @@ size_t lg_sample_work_bytes(uint32_t n_vocab);
 
 /* ---- snapshots: the recurrent state of a slot, kept aside bit for bit (keys and values stay in their pages) ---- */
 
-/* Copy the state of a slot that holds n_tok tokens (>= 1) to snapshot `snap`, or back.  Between two steps. */
-void lg_backend_save(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap);
-void lg_backend_load(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap);
+/* Copy the state of a slot that holds n_tok tokens (>= 1) to snapshot `snap`, or back.  Between two steps.  The numbers are
+ * those of an owner, of which the CPU backend is one: 0. */
+void lg_backend_save(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
+                     uint32_t snap);
+void lg_backend_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
+                     uint32_t snap);
 
 /* Copy the keys and values of page `from` to page `to`, so that a sequence can go on in the middle of a shared page. */
-void lg_backend_copy_page(lg_backend *be, uint32_t from, uint32_t to);
+void lg_backend_copy_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to);
 
 /* ---- pages and snapshots as bytes, for files (plan: page_bytes; snap_bytes / n_snap_part) ----
  *

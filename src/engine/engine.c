@@ -76,7 +76,8 @@ static void reap(lg_engine *eng) {
 static void end_seq(lg_engine *eng, lg_seq *seq, lg_finish finish, lg_status status) {
     if (seq->slot != UINT32_MAX) {
         if (finish != LG_FINISH_ERROR) lg_reuse_end(eng, seq);
-        lg_state_release(&eng->state, seq->slot);
+        lg_state_release(&eng->home[seq->home].state, seq->slot);
+        eng->home[seq->home].n_run--;
         seq->slot = UINT32_MAX;
     }
     bool queued = seq->has_token;
@@ -178,7 +179,8 @@ static bool take(lg_engine *eng, lg_seq *seq, const lg_sampled *got) {
         return true;
     }
     if (!seq->first_us) seq->first_us = lg_clock_us();
-    eng->state.ids[(size_t)seq->slot * eng->state.n_ctx + seq->sampler.n_id] = got->id;
+    const lg_state *st = &eng->home[seq->home].state;
+    st->ids[(size_t)seq->slot * st->n_ctx + seq->sampler.n_id] = got->id;
     lg_seq_take(seq, &eng->limit, got);
     event_push(eng, seq);
     lg_finish finish = lg_seq_finish(seq, &eng->limit);
@@ -248,17 +250,18 @@ static uint32_t longest_piece(const lg_tokenizer *tok, uint32_t n_token) {
 
 static lg_status open_sched(lg_engine *eng) {
     lg_sched *s = &eng->sched;
-    uint32_t n_seq = eng->state.n_slot;
+    uint32_t n_seq = eng->home->state.n_slot * eng->n_home,
+             max_page = eng->home->state.max_page;
     s->n_batch_tok = eng->parts.budget.opt.max_tok;
-    s->n_save_max = eng->parts.budget.opt.n_snap;
+    s->n_save_max = eng->parts.budget.opt.n_snap * eng->n_home;
     s->tok = lg_mem_calloc(s->n_batch_tok, sizeof *s->tok);
     s->row = lg_mem_calloc(n_seq, sizeof *s->row);
-    s->page = lg_mem_calloc((size_t)n_seq * eng->state.max_page, sizeof *s->page);
+    s->page = lg_mem_calloc((size_t)n_seq * max_page, sizeof *s->page);
     s->sampled = lg_mem_calloc(n_seq, sizeof *s->sampled);
     s->who = lg_mem_calloc(n_seq, sizeof(lg_seq *));
     s->grant = lg_mem_calloc(n_seq, sizeof *s->grant);
     s->save = lg_mem_calloc(s->n_save_max, sizeof *s->save);
-    eng->reuse.page = lg_mem_calloc(eng->state.max_page, sizeof *eng->reuse.page);
+    eng->reuse.page = lg_mem_calloc(max_page, sizeof *eng->reuse.page);
     eng->run = lg_mem_calloc(n_seq, sizeof(lg_seq *));
     bool ok = s->tok && s->row && s->page && s->sampled && s->who && s->grant && s->save &&
               eng->reuse.page && eng->run;
@@ -272,14 +275,14 @@ static void fill_info(lg_engine *eng) {
     info->n_vocab = p->w->cfg.n_vocab;
     info->n_token = p->budget.opt.n_sample_vocab;
     info->n_ctx = p->budget.n_ctx;
-    info->n_seq = p->budget.opt.n_slot;
-    info->n_page = p->budget.opt.n_page;
+    info->n_seq = p->budget.opt.n_slot * eng->n_home;
+    info->n_page = p->budget.opt.n_page * eng->n_home;
     info->page_tok = LG_PAGE_TOK;
     info->n_thread = p->n_thread;
     info->weight_bytes = p->w->weight_bytes;
     info->state_bytes = p->budget.state_bytes;
     info->scratch_bytes = p->budget.scratch_bytes;
-    info->n_snapshot = p->budget.opt.n_snap;
+    info->n_snapshot = p->budget.opt.n_snap * eng->n_home;
     info->snapshot_bytes = p->budget.snap_bytes;
     info->snapshot_tok = info->n_snapshot ? eng->reuse.spacing : 0;
     info->n_param = p->w->n_param;
@@ -300,9 +303,8 @@ static void free_engine(lg_engine *eng) {
         lg_seq_close(&seq);
     }
     if (eng->be) eng->parts.ops->close(&eng->be);
-    lg_prefix_fini(&eng->prefix);
+    lg_home_close(eng);
     lg_mem_free(eng->reuse.page);
-    lg_state_fini(&eng->state);
     lg_mem_free(eng->sched.tok);
     lg_mem_free(eng->sched.row);
     lg_mem_free(eng->sched.page);
@@ -320,11 +322,14 @@ lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **out, lg_err *
     lg_engine *eng = lg_mem_alloc(sizeof *eng);
     if (!eng) return LG_FAIL(err, LG_E_NOMEM, "engine: no memory");
     eng->parts = *parts;
-    lg_status st = lg_state_init(&eng->state, opt->n_slot, opt->n_page, parts->budget.n_ctx);
+    eng->n_home = parts->n_owner ? parts->n_owner : 1;
+    LG_ASSERT(eng->n_home <= LG_MAX_HOME && opt->n_slot <= opt->max_tok / eng->n_home);
+    lg_reuse_open(eng);
+    lg_status st = lg_home_open(eng);
     if (st == LG_OK) st = open_sched(eng);
-    if (st == LG_OK) st = lg_reuse_open(eng);
     if (st != LG_OK) {
-        LG_FAIL(err, st, "engine: no memory for the tables of %u sequences", opt->n_slot);
+        LG_FAIL(err, st, "engine: no memory for the tables of %u sequences",
+                opt->n_slot * eng->n_home);
         goto fail;
     }
     LG_TRY_GOTO(parts->ops->open(parts->w, opt, parts->pool, &eng->be, err), st, fail);
@@ -375,12 +380,15 @@ void lg_get_stats(const lg_engine *eng, lg_stats *stats) {
     *stats = eng->stats;
     stats->n_running = eng->n_run;
     stats->n_waiting = eng->n_wait;
-    stats->n_page_cached = eng->state.pages.n_cached;
-    stats->n_page_free = eng->state.pages.n_free + stats->n_page_cached;
     stats->n_prompt_tok = eng->reuse.n_prompt_tok;
     stats->n_hit_tok = eng->reuse.n_hit_tok;
-    stats->n_snapshot = eng->prefix.n_kept;
-    stats->n_evicted = eng->prefix.n_evicted;
-    stats->n_discarded = eng->prefix.n_discarded;
-    stats->n_slot_free = eng->state.n_slot_free;
+    for (uint32_t i = 0; i < eng->n_home; i++) {
+        const lg_home *h = &eng->home[i];
+        stats->n_page_cached += h->state.pages.n_cached;
+        stats->n_page_free += h->state.pages.n_free + h->state.pages.n_cached;
+        stats->n_snapshot += h->prefix.n_kept;
+        stats->n_evicted += h->prefix.n_evicted;
+        stats->n_discarded += h->prefix.n_discarded;
+        stats->n_slot_free += h->state.n_slot_free;
+    }
 }

@@ -4,6 +4,7 @@
  *   engine   the public calls: submit, cancel, step, events                     sched   admission and the next batch
  *   seq      one request's life: checks, ids, text                              stop    stop strings over any cut
  *   state    pages, slots and token buffers          prefix  (prefix.h) which beginnings are kept
+ *   home     where a sequence lives: one rank of a group has one state and one prefix tree; alone there is one home
  *   reuse    what an engine takes from them and gives to them
  *
  * One thread owns an engine.  Everything is allocated at open; lg_submit allocates the request; lg_step and lg_next_event
@@ -78,6 +79,7 @@ struct lg_seq {
     lg_sampler sampler;    /* its ids: the prompt copy below, then the slot's token buffer */
     uint32_t max_produced; /* most ids to produce; 0 = until the context is full */
     uint32_t n_done;       /* ids already in the slot's state */
+    uint32_t home;         /* index in lg_engine.home, once it has a slot */
     uint32_t slot;         /* UINT32_MAX: none */
     const uint32_t *prompt_ids; /* [n_id at submit] */
     /* reuse of kept texts */
@@ -163,10 +165,31 @@ typedef struct lg_reuse {
     uint64_t n_hit_tok, n_prompt_tok;
 } lg_reuse;
 
-/* Size the tables; parts, state and reuse.page are there.  LG_E_NOMEM. */
-lg_status lg_reuse_open(lg_engine *eng);
+/* ---- home.c ---- */
 
-/* Give a waiting sequence a slot and pages, and bring back the longest kept beginning of its ids.  false: no room yet. */
+#define LG_MAX_HOME 256
+
+/* Where sequences live: pools and kept texts of one owner (backend.h).  A sequence never moves. */
+typedef struct lg_home {
+    lg_state state;
+    lg_prefix prefix;
+    uint32_t n_run; /* sequences admitted here and not over */
+} lg_home;
+
+/* Open one home for each owner, with the sizes of the budget each.  LG_E_NOMEM. */
+lg_status lg_home_open(lg_engine *eng);
+void lg_home_close(lg_engine *eng);
+
+/* The home, of those not in tried[n_home], that would compute a waiting sequence's ids soonest: fewest ids owed there with
+ * those of this sequence that are not kept there; then fewest sequences; then the one whose next sequence ends first; then
+ * the lowest.  LG_MAX_HOME when all were tried. */
+uint32_t lg_home_choose(const lg_engine *eng, const lg_seq *seq, const bool *tried);
+
+/* Choose the numbers for parts.budget. */
+void lg_reuse_open(lg_engine *eng);
+
+/* Give a waiting sequence a home, a slot and pages, and bring back the longest kept beginning of its ids.  false: no room
+ * yet in any home. */
 bool lg_reuse_admit(lg_engine *eng, lg_seq *seq);
 
 /* Choose the snapshots that the rows of `row`, which begin at seq->n_done, shall take. */
@@ -216,9 +239,9 @@ typedef struct lg_backend_ops {
                       lg_backend **be, lg_err *err);
     void (*close)(lg_backend **be);
     lg_status (*step)(lg_backend *be, const lg_batch *batch, lg_step_out *out);
-    void (*save)(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap);
-    void (*load)(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap);
-    void (*copy_page)(lg_backend *be, uint32_t from, uint32_t to);
+    void (*save)(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok, uint32_t snap);
+    void (*load)(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok, uint32_t snap);
+    void (*copy_page)(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to);
     void (*get_page)(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to);
     void (*put_page)(lg_backend *be, uint32_t page, const void *from);
     void (*get_snap)(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
@@ -235,7 +258,8 @@ typedef struct lg_engine_parts {
     lg_text *text;           /* for lg_get_text, may be NULL */
     const lg_tokenizer *tok; /* whose ids the model speaks */
     const char *name;        /* copied */
-    lg_budget budget;
+    uint32_t n_owner;        /* owners of the backend, at most LG_MAX_HOME; 0 means 1 */
+    lg_budget budget;        /* of each owner; max_tok is of a step of all together */
     void (*release)(void *ctx);
     void *ctx;
 } lg_engine_parts;
@@ -246,8 +270,8 @@ struct lg_engine {
     lg_stats stats; /* the counters; lg_get_stats adds what is known elsewhere */
     lg_seq_limit limit;
     lg_backend *be;
-    lg_state state;
-    lg_prefix prefix;
+    lg_home *home; /* [n_home], one for each owner */
+    uint32_t n_home;
     lg_reuse reuse;
     lg_sched sched;
     lg_seq **run; /* [n_seq] admitted, oldest first */

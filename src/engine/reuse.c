@@ -24,7 +24,7 @@ static uint32_t choose_spacing(const lg_budget *b) {
     return (uint32_t)((tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK * LG_PAGE_TOK);
 }
 
-lg_status lg_reuse_open(lg_engine *eng) {
+void lg_reuse_open(lg_engine *eng) {
     const lg_budget *b = &eng->parts.budget;
     lg_reuse *r = &eng->reuse;
     r->spacing = choose_spacing(b);
@@ -32,48 +32,49 @@ lg_status lg_reuse_open(lg_engine *eng) {
     if (r->gap < MIN_GAP) r->gap = MIN_GAP;
     if (r->gap > MAX_GAP) r->gap = MAX_GAP;
     r->mark = lg_tokenizer_added(eng->parts.tok, "<|im_start|>");
-    return lg_prefix_init(&eng->prefix, &eng->state.pages, b->opt.n_snap, b->page_bytes,
-                          b->snap_bytes);
 }
 
 /* ---- at the beginning ---- */
 
 /* Reserve what seq needs with the first hit->pos positions from the tree; false: no room. */
-static bool reserve(lg_engine *eng, lg_seq *seq, const lg_prefix_hit *hit) {
-    lg_state *st = &eng->state;
+static bool reserve(lg_engine *eng, uint32_t home, lg_seq *seq, const lg_prefix_hit *hit) {
+    lg_prefix *t = &eng->home[home].prefix;
+    lg_state *st = &eng->home[home].state;
     uint32_t *page = eng->reuse.page, need = lg_seq_n_need(seq, st->n_ctx);
     uint32_t n_full = hit->pos / LG_PAGE_TOK;
     uint32_t n_page = (hit->pos + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
     uint32_t n_fresh = (uint32_t)(((uint64_t)need + LG_PAGE_TOK - 1) / LG_PAGE_TOK) - n_full;
-    lg_prefix_pages(&eng->prefix, hit, page);
+    lg_prefix_pages(t, hit, page);
     for (uint32_t i = 0; i < n_page; i++) lg_pages_hold(&st->pages, page[i]);
-    bool ok = lg_prefix_make_room(&eng->prefix, n_fresh, hit->node);
+    bool ok = lg_prefix_make_room(t, n_fresh, hit->node);
     if (ok) ok = lg_state_reserve(st, need, page, n_full, &seq->slot) == LG_OK;
     if (ok && n_page > n_full)
-        eng->parts.ops->copy_page(eng->be, page[n_full],
+        eng->parts.ops->copy_page(eng->be, home, page[n_full],
                                   st->page[(size_t)seq->slot * st->max_page + n_full]);
     for (uint32_t i = 0; i < n_page; i++) lg_pages_drop(&st->pages, page[i]);
     return ok;
 }
 
-bool lg_reuse_admit(lg_engine *eng, lg_seq *seq) {
+static bool admit_at(lg_engine *eng, uint32_t home, lg_seq *seq) {
     const lg_prefix_hit nothing = {.node = LG_PREFIX_NONE};
-    lg_prefix *t = &eng->prefix;
+    lg_home *h = &eng->home[home];
     lg_prefix_hit hit;
     uint32_t n_id = seq->sampler.n_id;
-    if (eng->state.n_slot_free == 0) return false;
-    lg_prefix_find(t, seq->salt, seq->sampler.ids, n_id - 1, &hit);
+    if (h->state.n_slot_free == 0) return false;
+    lg_prefix_find(&h->prefix, seq->salt, seq->sampler.ids, n_id - 1, &hit);
     uint32_t n_match = hit.n_match;
-    bool ok = reserve(eng, seq, &hit);
-    if (!ok && hit.pos && eng->n_run == 0) {
+    bool ok = reserve(eng, home, seq, &hit);
+    if (!ok && hit.pos && h->n_run == 0) {
         /* Its own shared pages are in the way, and nobody will give any back. */
         hit = nothing;
-        ok = reserve(eng, seq, &hit);
+        ok = reserve(eng, home, seq, &hit);
     }
     if (!ok) return false;
+    seq->home = home;
+    h->n_run++;
     if (hit.pos) {
-        eng->parts.ops->load(eng->be, seq->slot, hit.pos, t->node[hit.node].snap);
-        lg_prefix_touch(t, hit.node);
+        eng->parts.ops->load(eng->be, home, seq->slot, hit.pos, h->prefix.node[hit.node].snap);
+        lg_prefix_touch(&h->prefix, hit.node);
     }
     seq->n_done = seq->n_cached = seq->snap_pos = hit.pos;
     seq->branch_pos = n_match > hit.pos ? n_match : 0;
@@ -81,6 +82,16 @@ bool lg_reuse_admit(lg_engine *eng, lg_seq *seq) {
     eng->reuse.n_prompt_tok += n_prompt;
     eng->reuse.n_hit_tok += hit.pos < n_prompt ? hit.pos : n_prompt;
     return true;
+}
+
+bool lg_reuse_admit(lg_engine *eng, lg_seq *seq) {
+    bool tried[LG_MAX_HOME] = {false};
+    uint32_t home;
+    while ((home = lg_home_choose(eng, seq, tried)) < LG_MAX_HOME) {
+        if (admit_at(eng, home, seq)) return true;
+        tried[home] = true;
+    }
+    return false;
 }
 
 /* ---- on the way ---- */
@@ -96,7 +107,7 @@ void lg_reuse_plan(lg_engine *eng, lg_seq *seq, lg_batch_seq *row) {
     row->save = s->save + s->n_save;
     for (uint32_t i = 1; i <= row->n_tok && s->n_save < s->n_save_max; i++) {
         if (!is_wanted(&eng->reuse, seq, row->pos + i)) continue;
-        uint32_t snap = lg_prefix_reserve(&eng->prefix);
+        uint32_t snap = lg_prefix_reserve(&eng->home[seq->home].prefix);
         if (snap == LG_PREFIX_NONE) return;
         s->save[s->n_save++] = (lg_batch_save){i, snap};
         row->n_save++;
@@ -105,14 +116,15 @@ void lg_reuse_plan(lg_engine *eng, lg_seq *seq, lg_batch_seq *row) {
 }
 
 void lg_reuse_harvest(lg_engine *eng, lg_seq *seq, const lg_batch_seq *row, bool ok) {
-    const uint32_t *page = eng->state.page + (size_t)seq->slot * eng->state.max_page;
+    lg_home *h = &eng->home[seq->home];
+    const uint32_t *page = h->state.page + (size_t)seq->slot * h->state.max_page;
     for (uint32_t i = 0; i < row->n_save; i++) {
         uint32_t snap = row->save[i].snap;
         if (ok) {
-            lg_prefix_keep(&eng->prefix, seq->salt, seq->sampler.ids,
+            lg_prefix_keep(&h->prefix, seq->salt, seq->sampler.ids,
                            row->pos + row->save[i].n_row, page, snap);
         } else {
-            lg_prefix_release(&eng->prefix, snap);
+            lg_prefix_release(&h->prefix, snap);
         }
     }
 }
@@ -121,13 +133,15 @@ void lg_reuse_harvest(lg_engine *eng, lg_seq *seq, const lg_batch_seq *row, bool
 
 void lg_reuse_end(lg_engine *eng, lg_seq *seq) {
     if (seq->n_done < seq->snap_pos + eng->reuse.gap) return;
-    uint32_t snap = lg_prefix_reserve(&eng->prefix);
+    uint32_t snap = lg_prefix_reserve(&eng->home[seq->home].prefix);
     if (snap == LG_PREFIX_NONE) return;
-    eng->parts.ops->save(eng->be, seq->slot, seq->n_done, snap);
-    lg_prefix_keep(&eng->prefix, seq->salt, seq->sampler.ids, seq->n_done,
-                   eng->state.page + (size_t)seq->slot * eng->state.max_page, snap);
+    eng->parts.ops->save(eng->be, seq->home, seq->slot, seq->n_done, snap);
+    lg_home *h = &eng->home[seq->home];
+    lg_prefix_keep(&h->prefix, seq->salt, seq->sampler.ids, seq->n_done,
+                   h->state.page + (size_t)seq->slot * h->state.max_page, snap);
 }
 
 void lg_reuse_discard(lg_engine *eng, lg_seq *seq) {
-    lg_prefix_discard(&eng->prefix, seq->salt, seq->sampler.ids, seq->n_done, seq->n_cached);
+    lg_prefix_discard(&eng->home[seq->home].prefix, seq->salt, seq->sampler.ids, seq->n_done,
+                      seq->n_cached);
 }

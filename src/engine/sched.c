@@ -14,7 +14,6 @@
 #define MIN_SHARE 32 /* rows; smaller pieces of a prompt cost more than they are worth */
 
 void lg_sched_admit(lg_engine *eng) {
-    lg_state *st = &eng->state;
     while (eng->wait_first) {
         lg_seq *seq = eng->wait_first;
         if (!lg_reuse_admit(eng, seq)) return;
@@ -26,6 +25,7 @@ void lg_sched_admit(lg_engine *eng) {
         }
         seq->next = NULL;
         eng->n_wait--;
+        const lg_state *st = &eng->home[seq->home].state;
         uint32_t *ids = st->ids + (size_t)seq->slot * st->n_ctx;
         memcpy(ids, seq->prompt_ids, seq->sampler.n_id * sizeof *ids);
         seq->sampler.ids = ids;
@@ -77,7 +77,8 @@ static void put_rows(lg_engine *eng, uint32_t i) {
     uint32_t n = s->grant[i], end = seq->n_done + n;
     bool whole = n == n_left(seq);
     s->who[b->n_seq] = seq;
-    s->row[b->n_seq++] = (lg_batch_seq){.slot = seq->slot,
+    s->row[b->n_seq++] = (lg_batch_seq){.owner = seq->home,
+                                        .slot = seq->slot,
                                         .pos = seq->n_done,
                                         .n_tok = n,
                                         .tok0 = b->n_tok,
@@ -88,8 +89,9 @@ static void put_rows(lg_engine *eng, uint32_t i) {
     memcpy(s->tok + b->n_tok, seq->sampler.ids + seq->n_done, n * sizeof *s->tok);
     b->n_tok += n;
     uint32_t n_page = (end + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
-    LG_ASSERT(n_page <= eng->state.n_page_of[seq->slot]);
-    memcpy(s->page + b->n_page, eng->state.page + (size_t)seq->slot * eng->state.max_page,
+    const lg_state *st = &eng->home[seq->home].state;
+    LG_ASSERT(n_page <= st->n_page_of[seq->slot]);
+    memcpy(s->page + b->n_page, st->page + (size_t)seq->slot * st->max_page,
            n_page * sizeof *s->page);
     b->n_page += n_page;
 }

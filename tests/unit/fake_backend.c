@@ -8,9 +8,10 @@
 struct lg_backend {
     fake_model *m;
     lg_backend_opt opt;
-    uint32_t *page;    /* [n_page][LG_PAGE_TOK] */
-    uint64_t *slot;    /* [n_slot] hash of the history */
-    uint64_t *snap;    /* [n_snap] */
+    uint32_t n_owner;
+    uint32_t *page;    /* [n_owner][n_page][LG_PAGE_TOK] */
+    uint64_t *slot;    /* [n_owner][n_slot] hash of the history */
+    uint64_t *snap;    /* [n_owner][n_snap] */
     uint32_t *history; /* [n_ctx_max] */
     float *logits;     /* [max_out][n_vocab] */
     void *work;
@@ -60,15 +61,33 @@ static lg_status fake_open(const lg_weights *w, const lg_backend_opt *opt, lg_po
     if (!b) return LG_FAIL(err, LG_E_NOMEM, "fake");
     b->m = (fake_model *)(void *)(uintptr_t)w;
     b->opt = *opt;
-    b->page = lg_mem_calloc((size_t)opt->n_page * LG_PAGE_TOK, sizeof *b->page);
-    b->slot = lg_mem_calloc(opt->n_slot, sizeof *b->slot);
-    b->snap = lg_mem_calloc(opt->n_snap, sizeof *b->snap);
+    b->n_owner = b->m->n_owner ? b->m->n_owner : 1;
+    b->page = lg_mem_calloc((size_t)b->n_owner * opt->n_page * LG_PAGE_TOK, sizeof *b->page);
+    b->slot = lg_mem_calloc((size_t)b->n_owner * opt->n_slot, sizeof *b->slot);
+    b->snap = lg_mem_calloc((size_t)b->n_owner * opt->n_snap, sizeof *b->snap);
     b->history = lg_mem_calloc(w->cfg.n_ctx_max, sizeof *b->history);
-    b->logits = lg_mem_calloc((size_t)opt->max_out * w->cfg.n_vocab, sizeof *b->logits);
+    b->logits =
+        lg_mem_calloc((size_t)b->n_owner * opt->max_out * w->cfg.n_vocab, sizeof *b->logits);
     b->work = lg_mem_alloc(lg_sample_work_bytes(w->cfg.n_vocab));
     if (b->page && b->slot && b->snap && b->history && b->logits && b->work) return LG_OK;
     fake_close(be);
     return LG_FAIL(err, LG_E_NOMEM, "fake");
+}
+
+/* The pools of one owner. */
+static uint32_t *page_of(const lg_backend *b, uint32_t owner, uint32_t page) {
+    LG_ASSERT(owner < b->n_owner && page < b->opt.n_page);
+    return b->page + ((size_t)owner * b->opt.n_page + page) * LG_PAGE_TOK;
+}
+
+static uint64_t *slot_of(const lg_backend *b, uint32_t owner, uint32_t slot) {
+    LG_ASSERT(owner < b->n_owner && slot < b->opt.n_slot);
+    return b->slot + (size_t)owner * b->opt.n_slot + slot;
+}
+
+static uint64_t *snap_of(const lg_backend *b, uint32_t owner, uint32_t snap) {
+    LG_ASSERT(owner < b->n_owner && snap < b->opt.n_snap);
+    return b->snap + (size_t)owner * b->opt.n_snap + snap;
 }
 
 /* Store a sequence's rows, check its slot against the history in its pages, sample if asked. */
@@ -77,25 +96,23 @@ static uint32_t run_seq(lg_backend *b, const lg_batch *batch, const lg_batch_seq
     const uint32_t *page = batch->page + s->page0;
     uint32_t end = s->pos + s->n_tok;
     const lg_batch_save *save = s->save, *save_end = save + s->n_save;
-    if (s->pos == 0) b->slot[s->slot] = 0;
+    uint64_t *slot = slot_of(b, s->owner, s->slot);
+    if (s->pos == 0) *slot = 0;
     for (uint32_t i = 0; i < s->n_tok; i++) {
         uint32_t pos = s->pos + i, id = batch->tok[s->tok0 + i];
-        LG_ASSERT(page[pos / LG_PAGE_TOK] < b->opt.n_page);
-        b->page[(size_t)page[pos / LG_PAGE_TOK] * LG_PAGE_TOK + pos % LG_PAGE_TOK] = id;
-        b->slot[s->slot] = hash(b->slot[s->slot], id);
+        page_of(b, s->owner, page[pos / LG_PAGE_TOK])[pos % LG_PAGE_TOK] = id;
+        *slot = hash(*slot, id);
         if (save == save_end || save->n_row != i + 1) continue;
-        LG_ASSERT(save->snap < b->opt.n_snap);
-        b->snap[save++->snap] = b->slot[s->slot];
+        *snap_of(b, s->owner, save++->snap) = *slot;
     }
     LG_ASSERT(save == save_end);
     uint64_t h = 0;
     for (uint32_t pos = 0; pos < end; pos++) {
-        uint32_t id =
-            b->page[(size_t)page[pos / LG_PAGE_TOK] * LG_PAGE_TOK + pos % LG_PAGE_TOK];
+        uint32_t id = page_of(b, s->owner, page[pos / LG_PAGE_TOK])[pos % LG_PAGE_TOK];
         b->history[pos] = id;
         h = hash(h, id);
     }
-    LG_ASSERT(h == b->slot[s->slot]);
+    LG_ASSERT(h == *slot);
     if (!s->n_out) return 0;
     fake_logits(b->m, b->history, end, b->opt.n_sample_vocab, logits);
     if (s->sampler)
@@ -109,13 +126,14 @@ static lg_status fake_step(lg_backend *b, const lg_batch *batch, lg_step_out *ou
     m->n_seq = batch->n_seq;
     m->n_tok = batch->n_tok;
     if (++m->n_step == m->fail_at_step) return LG_E_BACKEND;
-    LG_ASSERT(batch->n_tok <= b->opt.max_tok && batch->n_seq <= b->opt.max_seq);
+    LG_ASSERT(batch->n_tok <= b->opt.max_tok && batch->n_seq <= b->opt.max_seq * b->n_owner);
     uint32_t n_out = 0, n_tok = 0;
     for (uint32_t i = 0; i < batch->n_seq; i++) {
         const lg_batch_seq *s = &batch->seq[i];
-        LG_ASSERT(s->n_tok >= 1 && s->tok0 == n_tok && s->slot < b->opt.n_slot);
-        LG_ASSERT(n_out < b->opt.max_out || !s->n_out);
+        LG_ASSERT(s->n_tok >= 1 && s->tok0 == n_tok);
+        LG_ASSERT(n_out < b->opt.max_out * b->n_owner || !s->n_out);
         if (i < LG_COUNT(m->seq)) {
+            m->seq[i].owner = s->owner;
             m->seq[i].slot = s->slot;
             m->seq[i].pos = s->pos;
             m->seq[i].n_tok = s->n_tok;
@@ -130,19 +148,20 @@ static lg_status fake_step(lg_backend *b, const lg_batch *batch, lg_step_out *ou
     return LG_OK;
 }
 
-static void fake_save(lg_backend *b, uint32_t slot, uint32_t n_tok, uint32_t snap) {
+static void fake_save(lg_backend *b, uint32_t owner, uint32_t slot, uint32_t n_tok,
+                      uint32_t snap) {
     (void)n_tok;
-    b->snap[snap] = b->slot[slot];
+    *snap_of(b, owner, snap) = *slot_of(b, owner, slot);
 }
 
-static void fake_load(lg_backend *b, uint32_t slot, uint32_t n_tok, uint32_t snap) {
+static void fake_load(lg_backend *b, uint32_t owner, uint32_t slot, uint32_t n_tok,
+                      uint32_t snap) {
     (void)n_tok;
-    b->slot[slot] = b->snap[snap];
+    *slot_of(b, owner, slot) = *snap_of(b, owner, snap);
 }
 
-static void fake_copy_page(lg_backend *b, uint32_t from, uint32_t to) {
-    memcpy(b->page + (size_t)to * LG_PAGE_TOK, b->page + (size_t)from * LG_PAGE_TOK,
-           LG_PAGE_TOK * sizeof *b->page);
+static void fake_copy_page(lg_backend *b, uint32_t owner, uint32_t from, uint32_t to) {
+    memcpy(page_of(b, owner, to), page_of(b, owner, from), LG_PAGE_TOK * sizeof *b->page);
 }
 
 static void fake_get_page(const lg_backend *b, uint32_t page, uint32_t n_tok, void *to) {

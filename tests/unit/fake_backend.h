@@ -16,13 +16,14 @@ struct fake_model {
     lg_weights w; /* only cfg is used; first member */
     fake_next_fn *next;
     const void *next_ctx;
+    uint32_t n_owner;      /* 0 means 1 */
     uint32_t fail_at_step; /* 1 = the first; 0 = never */
     uint32_t nan_after;    /* histories of this length give NaN; 0 = never */
     uint32_t n_step;
     /* what the last step was made of */
     uint32_t n_seq, n_tok;
     struct {
-        uint32_t slot, pos, n_tok;
+        uint32_t owner, slot, pos, n_tok;
     } seq[64];
 };
 

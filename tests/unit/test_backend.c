@@ -199,7 +199,7 @@ static void test_pages_and_snapshots_as_bytes(void **state) {
         for (uint32_t i = 0; i < 65; i++) text[i] = tok[i % LG_COUNT(tok)] + i / 12;
         rig_seq start = {0, 0, page, 1, text, n, 0}, next = {0, n, page, 1, text + n, 1, 1};
         rig_step(be, &start, 1, &out);
-        lg_backend_save(be, 0, n, 1);
+        lg_backend_save(be, 0, 0, n, 1);
         lg_backend_get_page(be, page[0], n, bytes);
         for (size_t i = 0; i < plan.page_bytes / 4; i++)
             assert_true(((const float *)(void *)bytes)[i] == ((const float *)(void *)bytes)[i]);
@@ -211,7 +211,7 @@ static void test_pages_and_snapshots_as_bytes(void **state) {
         }
         rig_step(be, &next, 1, &out);
         memcpy(want, out.logits, n_vocab * sizeof *want);
-        lg_backend_load(be, 2, n, 0);
+        lg_backend_load(be, 0, 2, n, 0);
         rig_seq moved = {2, n, page + 1, 1, text + n, 1, 1};
         rig_step(be, &moved, 1, &out);
         assert_memory_equal(out.logits, want, n_vocab * sizeof *want);

@@ -70,7 +70,7 @@ static void test_many_sequences_each_get_their_own_answer(void **state) {
     answer *a = malloc(N * sizeof *a);
     /* Pages for about three whole contexts: both pools run short at times. */
     open_or_fail(r, (lg_options){.n_ctx = 512, .n_seq = 12, .n_batch_tok = 64});
-    r->eng->state.pages.n_free = 25;
+    r->eng->home->state.pages.n_free = 25;
     for (uint32_t i = 0; i < N; i++) {
         n_prompt[i] = 1 + (uint32_t)(lg_num_rng(1, 0, i, 0) % LONGEST);
         max[i] = 1 + (uint32_t)(lg_num_rng(2, 0, i, 0) % 60);

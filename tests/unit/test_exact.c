@@ -371,7 +371,7 @@ static void test_snapshots_at_every_position(void **state) {
             assert_memory_equal(got, want, m->w->cfg.n_vocab * sizeof(float));
             if (cut % 2 == 0) { /* after a step instead */
                 run_saving(m, be, 2, home.page, 0, cut, NULL, 0);
-                lg_backend_save(be, 2, cut, 3);
+                lg_backend_save(be, 0, 2, cut, 3);
                 run_saving(m, be, 2, home.page, cut, N_TOK, NULL, 0);
                 n = 1;
             }
@@ -381,10 +381,10 @@ static void test_snapshots_at_every_position(void **state) {
                 uint32_t at = save[i].n_row, own[SEQ_PAGE] = {5, 6, 7};
                 for (uint32_t p = 0; p < at / LG_PAGE_TOK; p++) own[p] = home.page[p];
                 if (at % LG_PAGE_TOK)
-                    lg_backend_copy_page(be, home.page[at / LG_PAGE_TOK],
+                    lg_backend_copy_page(be, 0, home.page[at / LG_PAGE_TOK],
                                          own[at / LG_PAGE_TOK]);
                 memset(be->slot + 4 * be->lay.slot, 0xff, be->lay.slot * sizeof(float));
-                lg_backend_load(be, 4, at, save[i].snap);
+                lg_backend_load(be, 0, 4, at, save[i].snap);
                 got = run_saving(m, be, 4, own, at, N_TOK, NULL, 0);
                 if (memcmp(got, want, m->w->cfg.n_vocab * sizeof(float)))
                     fail_msg("%s: from the snapshot at %u", m->name, at);

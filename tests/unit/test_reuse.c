@@ -77,8 +77,9 @@ static lg_status noting_step(lg_backend *be, const lg_batch *batch, lg_step_out 
     return st;
 }
 
-static void faulty_load(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap) {
-    lg_backend_load(be, slot, n_tok, snap);
+static void faulty_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
+                        uint32_t snap) {
+    lg_backend_load(be, owner, slot, n_tok, snap);
     if (fault != DROP_STATE) return;
     for (uint32_t l = 0; l < be->cfg->n_layer; l++)
         if (be->cfg->layer[l] == LG_LAYER_GDN)
@@ -242,11 +243,11 @@ static void assert_ledger(const bench *b) {
     lg_get_stats(b->eng, &st);
     assert_int_equal(st.n_page_free, b->eng->info.n_page);
     assert_int_equal(st.n_slot_free, b->eng->info.n_seq);
-    assert_int_equal(st.n_snapshot + b->eng->prefix.n_snap_free, b->eng->info.n_snapshot);
-    lg_prefix_clear(&b->eng->prefix);
-    assert_int_equal(b->eng->state.pages.n_free, b->eng->info.n_page);
-    assert_int_equal(b->eng->prefix.n_node_free, b->eng->prefix.n_node);
-    assert_int_equal(b->eng->prefix.n_snap_free, b->eng->info.n_snapshot);
+    assert_int_equal(st.n_snapshot + b->eng->home->prefix.n_snap_free, b->eng->info.n_snapshot);
+    lg_prefix_clear(&b->eng->home->prefix);
+    assert_int_equal(b->eng->home->state.pages.n_free, b->eng->info.n_page);
+    assert_int_equal(b->eng->home->prefix.n_node_free, b->eng->home->prefix.n_node);
+    assert_int_equal(b->eng->home->prefix.n_snap_free, b->eng->info.n_snapshot);
 }
 
 static void close_bench(bench *b) {
@@ -531,7 +532,7 @@ static void test_nothing_is_kept_when_told_so(void **state) {
     fill(ids, 300, 1);
     assert_int_equal(ask(r, ids, 300, 0), 0);
     assert_int_equal(ask(r, ids, 300, 0), 0);
-    assert_int_equal(r->eng->state.pages.n_free, r->eng->info.n_page);
+    assert_int_equal(r->eng->home->state.pages.n_free, r->eng->info.n_page);
     assert_int_equal(r->eng->info.n_snapshot, 0);
     close_rig(r);
 }
@@ -567,7 +568,7 @@ static void test_random_lives_leave_no_trace(void **state) {
     static uint32_t ids[40][600];
     static answer a[40];
     rig *r = open_rig((lg_options){.n_ctx = 700, .n_seq = 5, .n_batch_tok = 64});
-    uint32_t n_page = 2 * r->eng->state.max_page;
+    uint32_t n_page = 2 * r->eng->home->state.max_page;
     close_rig(r);
     lg_options opt = {.n_ctx = 700, .n_seq = 5, .n_batch_tok = 64, .cache_bytes = 40000};
     opt.memory_bytes = UINT64_C(3) << 20;
@@ -603,9 +604,9 @@ static void test_random_lives_leave_no_trace(void **state) {
     assert_true(st.n_hit_tok > 0 && st.n_evicted > 100);
     assert_int_equal(st.n_page_free, r->eng->info.n_page);
     assert_int_equal(st.n_slot_free, 5);
-    lg_prefix_clear(&r->eng->prefix);
-    assert_int_equal(r->eng->state.pages.n_free, r->eng->info.n_page);
-    assert_int_equal(r->eng->prefix.n_snap_free, r->eng->info.n_snapshot);
+    lg_prefix_clear(&r->eng->home->prefix);
+    assert_int_equal(r->eng->home->state.pages.n_free, r->eng->info.n_page);
+    assert_int_equal(r->eng->home->prefix.n_snap_free, r->eng->info.n_snapshot);
     close_rig(r);
 }
 

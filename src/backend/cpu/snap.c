@@ -54,18 +54,20 @@ static void snap_all(lg_backend *be, uint32_t n_tok, const float *from, float *t
     lg_cpu_run(be, (size_t)be->lay.n_gdn * be->cfg->n_k_head, be->lay.slot, snap_task, &c);
 }
 
-void lg_backend_save(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap) {
-    LG_ASSERT(slot < be->opt.n_slot && snap < be->opt.n_snap);
+void lg_backend_save(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
+                     uint32_t snap) {
+    LG_ASSERT(owner == 0 && slot < be->opt.n_slot && snap < be->opt.n_snap);
     snap_all(be, n_tok, be->slot + slot * be->lay.slot, be->snap + snap * be->lay.slot);
 }
 
-void lg_backend_load(lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t snap) {
-    LG_ASSERT(slot < be->opt.n_slot && snap < be->opt.n_snap);
+void lg_backend_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
+                     uint32_t snap) {
+    LG_ASSERT(owner == 0 && slot < be->opt.n_slot && snap < be->opt.n_snap);
     snap_all(be, n_tok, be->snap + snap * be->lay.slot, be->slot + slot * be->lay.slot);
 }
 
-void lg_backend_copy_page(lg_backend *be, uint32_t from, uint32_t to) {
-    LG_ASSERT(from < be->opt.n_page && to < be->opt.n_page);
+void lg_backend_copy_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to) {
+    LG_ASSERT(owner == 0 && from < be->opt.n_page && to < be->opt.n_page);
     memcpy(be->page + to * be->lay.page, be->page + from * be->lay.page,
            be->lay.page * sizeof(float));
 }

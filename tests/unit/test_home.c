@@ -1,0 +1,164 @@
+/* test_home.c - an engine over several owners: where sequences go, and that answers do not depend on it.
+ *
+ * The fake backend keeps the pools of each owner apart and reads the history back through them, so a page, slot or snapshot
+ * of the wrong owner changes an answer or trips an assertion. */
+#include "engine_rig.h"
+
+#include "base/num.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define N_REQ 60
+
+static answer answers[2][N_REQ];
+
+static void open_rig(rig *r, uint32_t n_owner, const lg_options *opt) {
+    lg_err err = {0};
+    rig_init(r);
+    r->m.n_owner = n_owner;
+    if (rig_open(r, opt, &err) != LG_OK) fail_msg("%s", err.msg);
+}
+
+/* Owners of the sequences of the last step, in order of the batch. */
+static uint32_t owner_of(const rig *r, uint32_t i) {
+    assert_true(i < r->m.n_seq);
+    return r->m.seq[i].owner;
+}
+
+static void submit(rig *r, const uint32_t *ids, uint32_t n_id, uint32_t max_tokens, answer *a) {
+    lg_request req = rig_request(r, ids, n_id, max_tokens, a);
+    lg_err err = {0};
+    if (lg_submit(r->eng, &req, &a->id, &err) != LG_OK) fail_msg("%s", err.msg);
+}
+
+static void fill(uint32_t *ids, uint32_t n, uint64_t seed) {
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = 300 + (uint32_t)(lg_num_rng(seed, 0, i, 0) % 3000);
+}
+
+static void test_least_owed_first(void **state) {
+    (void)state;
+    static uint32_t ids[4][900];
+    static const uint32_t n_id[4] = {900, 200, 100, 90};
+    rig r;
+    lg_options opt = {.n_seq = 4, .n_ctx = 1024, .n_batch_tok = 64, .no_cache = true};
+    open_rig(&r, 3, &opt);
+    for (uint32_t i = 0; i < 4; i++) {
+        fill(ids[i], n_id[i], i);
+        submit(&r, ids[i], n_id[i], 4, &answers[0][i]);
+    }
+    assert_int_equal(lg_step(r.eng), LG_OK);
+    /* 900 -> home 0; 200 -> 1 (nothing owed); 100 -> 2; 90 -> 2, which owes 100, less than the others. */
+    assert_int_equal(r.eng->home[0].n_run, 1);
+    assert_int_equal(r.eng->home[1].n_run, 1);
+    assert_int_equal(r.eng->home[2].n_run, 2);
+    while (lg_step(r.eng) == LG_OK) rig_fetch(r.eng);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(r.eng->home[i].n_run, 0);
+    rig_fini(&r);
+}
+
+/* Equal loads: the home with fewer sequences, then the one whose sequence ends first. */
+static void test_ties(void **state) {
+    (void)state;
+    static uint32_t ids[4][8];
+    rig r;
+    lg_options opt = {.n_seq = 4, .n_ctx = 1024, .n_batch_tok = 64, .no_cache = true};
+    open_rig(&r, 2, &opt);
+    for (uint32_t i = 0; i < 4; i++) fill(ids[i], 8, 40 + i);
+    submit(&r, ids[0], 8, 500, &answers[0][0]); /* home 0, long */
+    submit(&r, ids[1], 8, 20, &answers[0][1]);  /* home 1, short */
+    assert_int_equal(lg_step(r.eng), LG_OK);
+    assert_int_equal(owner_of(&r, 0), 0);
+    assert_int_equal(owner_of(&r, 1), 1);
+    assert_int_equal(lg_step(r.eng), LG_OK); /* both decode: nothing is owed */
+    submit(&r, ids[2], 8, 500, &answers[0][2]);
+    assert_int_equal(lg_step(r.eng), LG_OK);
+    assert_int_equal(r.eng->home[1].n_run, 2); /* one each, but home 1 frees a slot sooner */
+    assert_int_equal(lg_step(r.eng), LG_OK);
+    submit(&r, ids[3], 8, 500, &answers[0][3]);
+    assert_int_equal(lg_step(r.eng), LG_OK);
+    assert_int_equal(r.eng->home[0].n_run, 2);
+    rig_fini(&r);
+}
+
+/* A text goes back to the home that keeps its beginning, and only the rest is computed. */
+static void test_kept_text_draws(void **state) {
+    (void)state;
+    static uint32_t ids[700];
+    rig r;
+    lg_options opt = {.n_seq = 4, .n_ctx = 1024, .n_batch_tok = 256};
+    open_rig(&r, 3, &opt);
+    fill(ids, 700, 9);
+    static uint32_t other[40];
+    fill(other, 40, 10);
+    submit(&r, other, 40, 400,
+           &answers[0][0]); /* home 0 is busy, so that the text goes to home 1 */
+    assert_int_equal(lg_step(r.eng), LG_OK);
+    submit(&r, ids, 600, 2, &answers[0][1]);
+    while (!answers[0][1].done) {
+        assert_int_equal(lg_step(r.eng), LG_OK);
+        rig_fetch(r.eng);
+    }
+    assert_int_equal(r.eng->home[1].n_run, 0);
+    assert_true(r.eng->home[1].prefix.n_kept > 0);
+    submit(&r, ids, 700, 2, &answers[0][2]);
+    while (!answers[0][2].done) {
+        assert_int_equal(lg_step(r.eng), LG_OK);
+        if (r.eng->n_run == 2) assert_int_equal(r.eng->home[1].n_run, 1);
+        rig_fetch(r.eng);
+    }
+    assert_true(answers[0][2].end.n_cached >= 599);
+    rig_fini(&r);
+}
+
+/* The same requests, in waves with cancels, over one owner and over three with less room each. */
+static void run_mixed(uint32_t n_owner, answer *a, uint32_t n_seq) {
+    static uint32_t ids[N_REQ][320];
+    rig r;
+    lg_options opt = {.n_seq = n_seq, .n_ctx = 512, .n_batch_tok = 48};
+    open_rig(&r, n_owner, &opt);
+    for (uint32_t i = 0; i < N_REQ; i++) {
+        uint32_t n_shared = i % 4 * 64 + 40, n = n_shared + i % 7 + 3;
+        fill(ids[i], n_shared, 100 + i % 5);
+        fill(ids[i] + n_shared, n - n_shared, 200 + i);
+        submit(&r, ids[i], n, 1 + i % 23, &a[i]);
+        if (i % 11 == 10) lg_cancel(r.eng, a[i].id);
+        if (i % 3 == 0) lg_step(r.eng);
+        rig_fetch(r.eng);
+    }
+    while (lg_step(r.eng) == LG_OK) rig_fetch(r.eng);
+    lg_stats st;
+    lg_get_stats(r.eng, &st);
+    assert_int_equal(st.n_slot_free, r.eng->info.n_seq);
+    assert_int_equal(st.n_page_free, r.eng->info.n_page);
+    for (uint32_t i = 0; i < r.eng->n_home; i++) assert_int_equal(r.eng->home[i].n_run, 0);
+    rig_fini(&r);
+}
+
+static void test_answers_do_not_depend_on_homes(void **state) {
+    (void)state;
+    run_mixed(1, answers[0], 6);
+    run_mixed(3, answers[1], 2);
+    for (uint32_t i = 0; i < N_REQ; i++) {
+        const answer *a = &answers[0][i], *b = &answers[1][i];
+        assert_true(a->done && b->done);
+        if (i % 11 == 10) continue; /* cancelled, at different points */
+        assert_int_equal(a->n_token, b->n_token);
+        assert_memory_equal(a->token, b->token, a->n_token * sizeof *a->token);
+        assert_int_equal(a->end.finish, b->end.finish);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_least_owed_first),
+        cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_kept_text_draws),
+        cmocka_unit_test(test_answers_do_not_depend_on_homes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
