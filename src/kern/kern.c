@@ -13,8 +13,12 @@
 #include <cpuid.h>
 #endif
 
+#define MAX_LEVEL 8
+
+const char *const lg_kern_names[] = {"ref", "avx2", "avx512", NULL};
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static const lg_kern *level[3]; /* usable ones, best first */
+static const lg_kern *level[MAX_LEVEL]; /* usable ones, best first */
 static int n_level;
 static const lg_kern *chosen;
 static char features[128];

@@ -185,7 +185,7 @@ typedef struct lg_attn_arg {
 } lg_attn_arg;
 
 typedef struct lg_kern {
-    const char *name; /* "ref", "avx2", "avx512" */
+    const char *name; /* one of lg_kern_names */
 
     /* y[r][c] = sum_k x[row(r)][k] W[c][k] for channels c of panels [panel0, panel0 + n_panel), absolute channel index c < n_out;
      * row(r) = row_idx ? row_idx[r] : r.  Overwrites y there, touches nothing else of y. */
@@ -252,6 +252,9 @@ typedef struct lg_kern {
 /* The table for this processor, chosen once (thread-safe); LG_CPU forces a lower level, and an unknown or unavailable name
  * in it is reported once on standard error and ignored. */
 const lg_kern *lg_kern_get(void);
+
+/* Names of all levels, lowest first, NULL after the last; some may not be available here. */
+extern const char *const lg_kern_names[];
 
 /* A level by name, or NULL when this processor or build lacks it.  For tests and benchmarks. */
 const lg_kern *lg_kern_level(const char *name);

@@ -295,7 +295,6 @@ static void print_limits(void) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const all[] = {"avx2", "avx512"};
     int first = 1;
     if (argc > 1 && argv[1][0] == '=') only = argv[first++] + 1;
     print_limits();
@@ -307,7 +306,7 @@ int main(int argc, char **argv) {
         }
         bench(k);
     }
-    for (size_t i = 0; i < LG_COUNT(all) && argc == first; i++)
-        if (lg_kern_level(all[i])) bench(lg_kern_level(all[i]));
+    for (int i = 1; lg_kern_names[i] && argc == first; i++)
+        if (lg_kern_level(lg_kern_names[i])) bench(lg_kern_level(lg_kern_names[i]));
     return 0;
 }

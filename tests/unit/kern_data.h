@@ -6,6 +6,7 @@
 #include "kern/kern.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -35,6 +36,23 @@ static inline void guarded_free(void) {
         n_guarded--;
         munmap(guarded_map[n_guarded].at, guarded_map[n_guarded].len_bytes);
     }
+}
+
+#define MAX_LEVEL 8
+
+/* The levels that run here, lowest first, with or without ref; the others are said to be skipped.  Returns their number. */
+static inline size_t find_levels(bool with_ref, const lg_kern *level[MAX_LEVEL]) {
+    size_t n = 0;
+    for (int i = with_ref ? 0 : 1; lg_kern_names[i]; i++) {
+        const lg_kern *k = lg_kern_level(lg_kern_names[i]);
+        if (!k)
+            printf("  skipped: level %s (not in this build or processor)\n", lg_kern_names[i]);
+        if (k) {
+            LG_ASSERT(n < MAX_LEVEL);
+            level[n++] = k;
+        }
+    }
+    return n;
 }
 
 static uint64_t random_draw;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-static const lg_kern *level[3];
+static const lg_kern *level[MAX_LEVEL];
 static size_t n_level;
 
 static bool is_zero(const float *x, size_t n) {
@@ -136,9 +136,7 @@ static void test_float_product(void **state) {
 }
 
 int main(void) {
-    const char *const names[] = {"ref", "avx2", "avx512"};
-    for (size_t i = 0; i < LG_COUNT(names); i++)
-        if (lg_kern_level(names[i])) level[n_level++] = lg_kern_level(names[i]);
+    n_level = find_levels(true, level);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decoded_bits_are_those_of_gguf),
         cmocka_unit_test(test_zero_bytes_decode_to_zero),

@@ -7,25 +7,15 @@
 #include <cmocka.h>
 
 static const lg_kern *ref;
-static const lg_kern *level[2]; /* levels above ref that run here */
+static const lg_kern *level[MAX_LEVEL]; /* levels above ref that run here */
 static size_t n_level;
 
 #define assert_same(x, y, n) assert_memory_equal(x, y, (size_t)(n) * sizeof *(x))
 
-static void need_level(const char *name) {
-    if (lg_kern_level(name)) return;
-    print_message("%s: not available here, skipped\n", name);
-    skip();
-}
-
-static void test_avx2_runs_here(void **state) {
+/* Skipped, and so counted, where the best level is not available. */
+static void test_all_levels_run_here(void **state) {
     (void)state;
-    need_level("avx2");
-}
-
-static void test_avx512_runs_here(void **state) {
-    (void)state;
-    need_level("avx512");
+    if (n_level == 0 || lg_kern_names[n_level + 1]) skip();
 }
 
 /* The same product at ref and at a level, in buffers of their own; y beyond the matrix must stay. */
@@ -458,13 +448,10 @@ static void test_attention(void **state) {
 }
 
 int main(void) {
-    const char *const names[] = {"avx2", "avx512"};
     ref = lg_kern_level("ref");
-    for (size_t i = 0; i < LG_COUNT(names); i++)
-        if (lg_kern_level(names[i])) level[n_level++] = lg_kern_level(names[i]);
+    n_level = find_levels(false, level);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_avx2_runs_here),
-        cmocka_unit_test(test_avx512_runs_here),
+        cmocka_unit_test(test_all_levels_run_here),
         cmocka_unit_test(test_gemm_small),
         cmocka_unit_test(test_gemm_real),
         cmocka_unit_test(test_gemm_rows_and_panels_are_independent),

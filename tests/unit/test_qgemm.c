@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-static const lg_kern *ref, *level[2];
+static const lg_kern *ref, *level[MAX_LEVEL];
 static size_t n_level;
 
 /* Rows in buffers that end at a guard page. */
@@ -300,10 +300,8 @@ static void test_distance_from_floats(void **state) {
 }
 
 int main(void) {
-    const char *const names[] = {"avx2", "avx512"};
     ref = lg_kern_level("ref");
-    for (size_t i = 0; i < LG_COUNT(names); i++)
-        if (lg_kern_level(names[i])) level[n_level++] = lg_kern_level(names[i]);
+    n_level = find_levels(false, level);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_as_integers),
         cmocka_unit_test(test_ties_and_odd_groups),
