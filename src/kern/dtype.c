@@ -29,6 +29,12 @@ static const struct {
     [LG_IQ3_S] = {"IQ3_S", 256, 110},
     [LG_IQ1_S] = {"IQ1_S", 256, 50},
     [LG_IQ1_M] = {"IQ1_M", 256, 56},
+    [LG_I4_32] = {"I4_32", 32, 21},
+    [LG_I4_128] = {"I4_128", 128, 69},
+    [LG_I8_128] = {"I8_128", 128, 132},
+    [LG_NVFP4] = {"NVFP4", 16, 9},
+    [LG_I4_ANY] = {"I4_ANY", 2, 1},
+    [LG_I8_ANY] = {"I8_ANY", 1, 1},
 };
 
 size_t lg_dtype_bytes(lg_dtype type) {
@@ -56,5 +62,10 @@ size_t lg_dtype_panel_bytes(lg_dtype type, uint32_t n_in) {
 }
 
 bool lg_dtype_is_int(lg_dtype type) {
+    if (type >= LG_I4_32 && type <= LG_I8_128) return true;
     return lg_dtype_is_block(type) && type != LG_Q2_K && type <= LG_IQ4_XS;
+}
+
+uint32_t lg_dtype_row_group(lg_dtype type) {
+    return lg_dtype_block(type) == 256 ? 256 : 32;
 }

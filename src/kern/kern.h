@@ -39,8 +39,9 @@
 #define LG_GDN_C    32 /* rows a GDN slot keeps open before they are folded into its state */
 #define LG_CONV_K   4  /* taps of the causal convolution: three earlier rows are kept */
 
-/* Types of stored numbers.  From LG_Q4_0 on: block types of GGUF files, named as there; a row is a run of blocks, each with
- * its own scales.  The formats are written down as code in ref/dequant*.c. */
+/* Types of stored numbers.  From LG_Q4_0 on: block types; a row is a run of blocks, each with its own scales.  Those before
+ * LG_I4_32 are GGUF's, named as there.  The others hold what quantised Hugging Face folders hold (model/weights_quant.c), so
+ * they exist in memory only.  The formats are written down as code in ref/dequant*.c. */
 typedef enum lg_dtype {
     LG_F32,
     LG_BF16,
@@ -66,6 +67,12 @@ typedef enum lg_dtype {
     LG_IQ3_S,
     LG_IQ1_S,
     LG_IQ1_M,
+    LG_I4_32,  /* 32 integers of four bits, a zero point and a float scale */
+    LG_I4_128, /* 128 of them */
+    LG_I8_128, /* 128 signed bytes and a float scale */
+    LG_NVFP4,  /* 16 E2M1 numbers and an E4M3 scale; one float for the matrix */
+    LG_I4_ANY, /* four bits whose scales and zero points lie in tables of the matrix: groups in any order and size */
+    LG_I8_ANY, /* the same with eight bits */
     LG_N_DTYPE
 } lg_dtype;
 
@@ -77,7 +84,7 @@ typedef enum lg_dtype {
 size_t lg_dtype_bytes(lg_dtype type);
 const char *lg_dtype_name(lg_dtype type); /* "F32" "BF16" "F16" "F8_E4M3" "Q4_0" "Q4_K" ... */
 
-/* Elements of one block (1, 32 or 256) and its bytes in a file.  The width of a matrix is a multiple of it. */
+/* Elements of one block (1 to 256) and its bytes.  The width of a matrix is a multiple of it. */
 uint32_t lg_dtype_block(lg_dtype type);
 size_t lg_dtype_block_bytes(lg_dtype type);
 
@@ -91,6 +98,14 @@ size_t lg_dtype_panel_bytes(lg_dtype type, uint32_t n_in);
 /* Whether qgemm takes matrices of this type. */
 bool lg_dtype_is_int(lg_dtype type);
 
+/* Elements of a row that share a scale in products with this type (lg_qrows.group): 32 or 256. */
+uint32_t lg_dtype_row_group(lg_dtype type);
+
+/* Whether the blocks are not all: scales lie in tables of lg_mat. */
+static inline bool lg_dtype_has_table(lg_dtype type) {
+    return type == LG_NVFP4 || type == LG_I4_ANY || type == LG_I8_ANY;
+}
+
 /* A weight matrix [n_out][n_in] in panel layout: panel p holds channels 16p .. 16p+15 as [n_in][16] elements, or as
  * [n_in / block] groups of 16 blocks, whose bytes are interleaved as qlayout.h says; channels past n_out are zero bytes.
  * The first panel is 64-byte aligned (for speed; kernels do not depend on it), the others follow without gaps.  Borrowed. */
@@ -98,15 +113,23 @@ typedef struct lg_mat {
     lg_dtype type;
     uint32_t n_out, n_in;
     const void *panel; /* ceil(n_out/16) x lg_dtype_panel_bytes(type, n_in) */
-    const float *
-        scale; /* LG_E4M3: [ceil(n_out/128)][ceil(n_in/128)], weight = float(element) * scale; else NULL */
+    /* LG_E4M3: [ceil(n_out/128)][ceil(n_in/128)], or with scale_row one a channel, [16 panels];
+     *          weight = float(element) * scale.
+     * LG_NVFP4: one number; weight = E2M1 * (E4M3 * scale).
+     * LG_I4_ANY, LG_I8_ANY: [panel][n_group][16]; weight = scale * (q - zero), with the group of the input channel.
+     * else NULL */
+    const float *scale;
+    const uint8_t *zero;   /* LG_I*_ANY: [panel][n_group][16] */
+    const uint16_t *group; /* LG_I*_ANY: [n_in], below n_group */
+    uint16_t n_group;
+    bool scale_row;
 } lg_mat;
 
 static inline uint32_t lg_mat_n_panel(const lg_mat *w) {
     return (w->n_out + LG_NR - 1) / LG_NR;
 }
 
-/* Rows quantised for qgemm.  A group is `group` elements, 32 or 256, the block of the weights' type; in each, with amax the
+/* Rows quantised for qgemm.  A group is `group` elements, 32 or 256, as the weights' type asks; in each, with amax the
  * largest |x|:  d = amax / 127,  v = x * (127 / amax) rounded to nearest even, so |v| <= 127.  A group whose amax is below
  * 2^-100 is all zero; one with an element that is not finite has d = NaN and v = 0.  Borrowed memory. */
 typedef struct lg_qrows {
@@ -195,8 +218,9 @@ typedef struct lg_kern {
     /* Quantise one row of n floats, a multiple of q->group, into row `row` of q. */
     void (*quant_row)(const float *x, uint32_t n, const lg_qrows *q, size_t row);
 
-    /* gemm with quantised rows, for types that are lg_dtype_is_int; x->group is the type's block.  A block of such a type
-     * is weight_k = d I_k - m J_k with integers I, J (J the same for 32 k), see lg_qsplit.  For each block b ascending:
+    /* gemm with quantised rows, for types that are lg_dtype_is_int; x->group is lg_dtype_row_group.  A block of such a type
+     * is weight_k = d I_k - m J_k with integers I, J (J the same for 32 k), see lg_qsplit.  For each group b of the row
+     * ascending (a block of 128 has four, with the same d):
      *     acc = fmaf((float)sum_k I_k v_k, d * dx, acc);   and where the type has m:   acc = fmaf(-(float)sum_k J_k v_k, m * dx, acc)
      * from +0, dx the scale of the row's group b.  Integer sums are exact, so their order is free. */
     void (*qgemm)(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,

@@ -31,6 +31,10 @@ static const field fields[LG_N_DTYPE][MAX_FIELD + 1] = {
     [LG_IQ3_S] = {{110, 110}},
     [LG_IQ1_S] = {{50, 50}},
     [LG_IQ1_M] = {{56, 56}},
+    [LG_I4_32] = {{4, 4}, {1, 1}, {16, 2}},
+    [LG_I4_128] = {{4, 4}, {1, 1}, {64, 2}},
+    [LG_I8_128] = {{4, 4}, {128, 2}},
+    [LG_NVFP4] = {{1, 1}, {8, 2}},
 };
 
 static void put_field(const uint8_t *src, size_t n, const size_t unit, uint8_t *dst) {

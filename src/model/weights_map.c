@@ -18,7 +18,7 @@
 /* Sets of types. */
 #define FLOATS     (1u << LG_F32 | 1u << LG_BF16 | 1u << LG_F16)
 #define FLOATS_FP8 (FLOATS | 1u << LG_E4M3)
-#define BLOCKS     ((1u << LG_N_DTYPE) - (1u << LG_Q4_0)) /* all types from there on */
+#define BLOCKS     ((1u << LG_I4_32) - (1u << LG_Q4_0)) /* those of GGUF */
 
 /* How a vector of the file becomes the vector of the model. */
 typedef enum {

@@ -123,7 +123,7 @@ static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_
     for (size_t i = 0; i < bytes; i++) panel[i] = (uint8_t)((i * 2654435761u >> 13) % 0x3c);
     w.panel = panel;
     qgemm_case c = {w,
-                    {lg_dtype_block(type), n_in, v8, v16, sum, sum16, d},
+                    {lg_dtype_row_group(type), n_in, v8, v16, sum, sum16, d},
                     floats(n_row * (size_t)n_out, 0, 1),
                     n_row};
     for (uint32_t r = 0; r < n_row; r++) k->quant_row(x + (size_t)r * n_in, n_in, &c.x, r);

@@ -95,6 +95,7 @@ static inline double weight_at(const lg_mat *w, uint32_t c, uint32_t k) {
     size_t i = ((size_t)(c / LG_NR) * w->n_in + k) * LG_NR + c % LG_NR;
     double v = (double)packed_at(w->type, w->panel, i);
     if (w->type != LG_E4M3) return v;
+    if (w->scale_row) return v * (double)w->scale[c];
     return v * (double)w->scale[(size_t)(c / 128) * ((w->n_in + 127) / 128) + k / 128];
 }
 
@@ -117,9 +118,10 @@ static inline lg_mat random_mat(lg_dtype type, uint32_t n_out, uint32_t n_in) {
         if (type == LG_E4M3) p[i] = e;
     }
     w.panel = p;
-    if (type == LG_E4M3)
-        w.scale =
-            random_floats((size_t)((n_out + 127) / 128) * ((n_in + 127) / 128), 1e-3f, 4e-3f);
+    w.scale_row = type == LG_E4M3 && n_out % 2; /* both kinds of scales get their turn */
+    size_t n_scale = w.scale_row ? (size_t)lg_mat_n_panel(&w) * LG_NR
+                                 : (size_t)((n_out + 127) / 128) * ((n_in + 127) / 128);
+    if (type == LG_E4M3) w.scale = random_floats(n_scale, 1e-3f, 4e-3f);
     return w;
 }
 

@@ -36,14 +36,41 @@ static void check_vectors(lg_dtype type) {
 
 static void test_decoded_bits_are_those_of_gguf(void **state) {
     (void)state;
-    for (int type = LG_Q4_0; type < LG_N_DTYPE; type++) check_vectors((lg_dtype)type);
+    for (int type = LG_Q4_0; type < LG_I4_32; type++) check_vectors((lg_dtype)type);
+}
+
+/* The types of quantised folders, by hand. */
+static void test_blocks_of_folders(void **state) {
+    (void)state;
+    uint8_t b[132] = {0, 0, 0, 0x3f, 3}; /* 0.5, zero point 3 */
+    float y[128];
+    for (int i = 0; i < 64; i++) b[5 + i] = (uint8_t)(i * 37);
+    lg_dequant_row(LG_I4_32, b, 32, y);
+    for (int k = 0; k < 16; k++) {
+        assert_true(y[k] == 0.5f * (float)((k * 37 & 15) - 3));
+        assert_true(y[k + 16] == 0.5f * (float)((k * 37 >> 4 & 15) - 3));
+    }
+    lg_dequant_row(LG_I4_128, b, 128, y);
+    for (int k = 0; k < 128; k++) {
+        int byte = (k / 32 * 16 + k % 16) * 37;
+        assert_true(y[k] == 0.5f * (float)((byte >> (k % 32 < 16 ? 0 : 4) & 15) - 3));
+    }
+    for (int i = 0; i < 128; i++) b[4 + i] = (uint8_t)(i * 3 - 128);
+    lg_dequant_row(LG_I8_128, b, 128, y);
+    for (int k = 0; k < 128; k++) assert_true(y[k] == 0.5f * (float)(int8_t)(k * 3 - 128));
+    const uint8_t four[9] = {0x34, 0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe}; /* 0.75 */
+    const float half[8] = {0, 1, 2, 4, 0, -1, -2, -4},
+                other[8] = {.5f, 1.5f, 3, 6, -.5f, -1.5f, -3, -6};
+    lg_dequant_row(LG_NVFP4, four, 16, y);
+    for (int k = 0; k < 8; k++)
+        assert_true(y[k] == 0.75f * half[k] && y[k + 8] == 0.75f * other[k]);
 }
 
 static void test_zero_bytes_decode_to_zero(void **state) {
     (void)state;
     static const uint8_t zero[LG_MAX_BLOCK];
     float y[LG_MAX_BLOCK];
-    for (int type = LG_Q4_0; type < LG_N_DTYPE; type++) {
+    for (int type = LG_Q4_0; type < LG_I4_ANY; type++) {
         uint32_t n = lg_dtype_block((lg_dtype)type);
         assert_true(lg_dtype_block_bytes((lg_dtype)type) <= sizeof zero);
         lg_dequant_row((lg_dtype)type, zero, n, y);
@@ -72,6 +99,7 @@ static void check_panels(lg_dtype type, uint32_t n_out, uint32_t n_in) {
     size_t bytes = (size_t)lg_pack_bytes(type, n_out, n_in);
     uint8_t *panel = guarded(bytes);
     float *wide = filled_floats((size_t)n_in * LG_NR, NAN);
+    if (type == LG_NVFP4) lg_dequant_row(type, m.rows, (size_t)n_out * n_in, m.dense);
     lg_pack_panels(type, m.rows, n_out, n_in, n_panel / 2, n_panel - n_panel / 2, panel);
     lg_pack_panels(type, m.rows, n_out, n_in, 0, n_panel / 2, panel);
     assert_memory_equal(panel, m.w.panel, bytes);
@@ -93,7 +121,7 @@ static void check_panels(lg_dtype type, uint32_t n_out, uint32_t n_in) {
 
 static void test_panels(void **state) {
     (void)state;
-    for (int type = LG_Q4_0; type < LG_N_DTYPE; type++) {
+    for (int type = LG_Q4_0; type < LG_I4_ANY; type++) {
         uint32_t n = lg_dtype_block((lg_dtype)type);
         check_panels((lg_dtype)type, 1, n);
         check_panels((lg_dtype)type, 16, 3 * n);
@@ -139,6 +167,7 @@ int main(void) {
     n_level = find_levels(true, level);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decoded_bits_are_those_of_gguf),
+        cmocka_unit_test(test_blocks_of_folders),
         cmocka_unit_test(test_zero_bytes_decode_to_zero),
         cmocka_unit_test(test_types_with_one_element_a_block),
         cmocka_unit_test(test_panels),

@@ -133,9 +133,12 @@ static float defined(const quant_mat *m, const lg_qrows *x, uint32_t c) {
         for (uint32_t k = 0; k < n; k++) {
             sum += (int64_t)s.i[k] * x->v8[b * n + k];
             min += (int64_t)s.j[k / 32] * x->v8[b * n + k];
+            if ((k + 1) % x->group) continue;
+            float dx = x->d[(b * n + k) / x->group];
+            acc = fmaf((float)sum, s.d * dx, acc);
+            if (lg_qsplit_has_min(type)) acc = fmaf(-(float)min, s.m * dx, acc);
+            sum = min = 0;
         }
-        acc = fmaf((float)sum, s.d * x->d[b], acc);
-        if (lg_qsplit_has_min(type)) acc = fmaf(-(float)min, s.m * x->d[b], acc);
     }
     return acc;
 }
@@ -146,7 +149,7 @@ static void check_product(lg_dtype type, uint32_t n_out, uint32_t n_in, uint32_t
     uint32_t n_x = n_row + 2, *row_idx = guarded(n_row * sizeof *row_idx);
     uint32_t n_panel = lg_mat_n_panel(&m.w), ld_y = n_out;
     float *x = odd_rows(n_x, n_in), *want = filled_floats((size_t)n_row * ld_y, -7);
-    lg_qrows q = quantise(ref, x, lg_dtype_block(type), n_x, n_in);
+    lg_qrows q = quantise(ref, x, lg_dtype_row_group(type), n_x, n_in);
     for (uint32_t r = 0; r < n_row; r++) row_idx[r] = (r * 5 + 1) % n_x;
     for (uint32_t r = 0; r < n_row; r++) {
         lg_qrows one = lg_qrows_at(&q, idx ? row_idx[r] : r);
@@ -155,7 +158,7 @@ static void check_product(lg_dtype type, uint32_t n_out, uint32_t n_in, uint32_t
     for (size_t l = 0; l <= n_level; l++) {
         const lg_kern *k = l < n_level ? level[l] : ref;
         float *y = filled_floats((size_t)n_row * ld_y, -7);
-        lg_qrows mine = quantise(k, x, lg_dtype_block(type), n_x, n_in);
+        lg_qrows mine = quantise(k, x, lg_dtype_row_group(type), n_x, n_in);
         assert_memory_equal(mine.v8, q.v8, n_x * (size_t)n_in);
         k->qgemm(&m.w, 0, n_panel, &mine, idx ? row_idx : NULL, n_row, y, ld_y);
         assert_memory_equal(y, want, (size_t)n_row * ld_y * sizeof *y);
@@ -193,7 +196,9 @@ static void test_extremes(void **state) {
             size_t len = lg_dtype_panel_bytes(type, 256), one = lg_dtype_block_bytes(type);
             uint8_t *panel = guarded(len);
             for (size_t b = 0; b < len / one; b++) {
-                uint8_t *block = m.rows + b * one, keep[4];
+                uint8_t *block = m.rows + b * one, keep[5];
+                bool own = type >= LG_I4_32;
+                memcpy(keep, block, 5);
                 for (int j = 0; j < 2; j++)
                     if (quant_f16[type][j] >= 0)
                         memcpy(keep + 2 * j, block + quant_f16[type][j], 2);
@@ -202,11 +207,12 @@ static void test_extremes(void **state) {
                     if (quant_f16[type][j] >= 0)
                         memcpy(block + quant_f16[type][j], keep + 2 * j, 2);
                 if (type == LG_MXFP4) block[0] = 120;
+                if (own) memcpy(block, keep, type == LG_I8_128 ? 4 : 5);
             }
             lg_pack_panels(type, m.rows, 16, 256, 0, 1, panel);
             m.w.panel = panel;
             float *x = filled_floats(3 * 256, fill == 1 ? -3.0f : 2.5f);
-            lg_qrows q = quantise(ref, x, lg_dtype_block(type), 3, 256);
+            lg_qrows q = quantise(ref, x, lg_dtype_row_group(type), 3, 256);
             for (size_t l = 0; l <= n_level; l++) {
                 const lg_kern *k = l < n_level ? level[l] : ref;
                 float y[3 * 16];
@@ -230,7 +236,7 @@ static void test_rows_and_panels_are_independent(void **state) {
             quant_mat m = random_quant((lg_dtype)t, N, K);
             float *all = filled_floats(M * N, 0), *alone = filled_floats(M * N, 0);
             float *cut = filled_floats(M * N, 0), *x = odd_rows(M, K);
-            lg_qrows q = quantise(level[l], x, lg_dtype_block((lg_dtype)t), M, K);
+            lg_qrows q = quantise(level[l], x, lg_dtype_row_group((lg_dtype)t), M, K);
             level[l]->qgemm(&m.w, 0, N / LG_NR, &q, NULL, M, all, N);
             for (uint32_t r = 0; r < M; r++) {
                 lg_qrows one = lg_qrows_at(&q, r);
@@ -255,7 +261,7 @@ static void test_not_finite(void **state) {
             quant_mat m = random_quant((lg_dtype)t, 16, 512);
             float *x = random_floats(3 * 512, -1, 1), y[3 * 16];
             x[512 + 300] = l % 2 ? NAN : -INFINITY;
-            lg_qrows q = quantise(k, x, lg_dtype_block((lg_dtype)t), 3, 512);
+            lg_qrows q = quantise(k, x, lg_dtype_row_group((lg_dtype)t), 3, 512);
             k->qgemm(&m.w, 0, 1, &q, NULL, 3, y, 16);
             for (uint32_t c = 0; c < 16; c++)
                 assert_true(isfinite(y[c]) && isnan(y[16 + c]) && isfinite(y[32 + c]));
@@ -273,7 +279,7 @@ static void test_distance_from_floats(void **state) {
         lg_dtype type = (lg_dtype)t;
         if (!lg_dtype_is_int(type)) continue;
         quant_mat m = random_quant(type, N, K);
-        uint32_t n = lg_dtype_block(type);
+        uint32_t n = lg_dtype_row_group(type);
         float *x = random_floats(M * K, -1, 1), y[M * N], exact[M * N];
         lg_qrows q = quantise(ref, x, n, M, K);
         ref->qgemm(&m.w, 0, N / LG_NR, &q, NULL, M, y, N);

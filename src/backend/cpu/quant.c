@@ -56,7 +56,7 @@ void lg_cpu_quant_jobs(lg_backend *be, lg_cpu_quant *q, lg_cpu_gemm *job, uint32
         const lg_mat *w[2] = {job[i].w, job[i].w2};
         for (int k = 0; k < 2; k++) {
             if (!w[k] || !lg_dtype_is_int(w[k]->type)) continue;
-            make_form(be, q, lg_dtype_block(w[k]->type) == 256);
+            make_form(be, q, lg_dtype_row_group(w[k]->type) == 256);
             job[i].q = q;
         }
     }
@@ -66,6 +66,6 @@ bool lg_cpu_quant_rows(const lg_cpu_gemm *job, const lg_mat *w, uint32_t row, lg
     if (!job->q || !lg_dtype_is_int(w->type)) return false;
     const lg_cpu_quant *q = job->q;
     size_t first = (size_t)(job->x - q->x) / q->n_in;
-    *x = lg_qrows_at(&q->form[lg_dtype_block(w->type) == 256], first + row);
+    *x = lg_qrows_at(&q->form[lg_dtype_row_group(w->type) == 256], first + row);
     return true;
 }

@@ -105,8 +105,10 @@ static FORCED void add_rows(const qwide *q, const int n_k, uint32_t n_part, cons
 
 typedef void unpack_fn(const uint8_t *group, qwide *q, int part);
 
-static FORCED void run_type(const qgemm *g, uint32_t panel0, uint32_t n_panel,
-                            unpack_fn *unpack, const int n_k, const bool has_min) {
+/* n_k: elements of a row's group; n_unpack groups are one block of the weights. */
+static FORCED void run_parts(const qgemm *g, uint32_t panel0, uint32_t n_panel,
+                             unpack_fn *unpack, const int n_k, const uint32_t n_unpack,
+                             const bool has_min) {
     qwide q;
     qrow row[QG_ROW];
     float acc[QG_ROW][LG_NR];
@@ -116,7 +118,7 @@ static FORCED void run_type(const qgemm *g, uint32_t panel0, uint32_t n_panel,
         for (uint32_t i = 0; i < g->n_row; i++) qrow_start(g, i, &row[i], acc[i]);
         for (uint32_t b = 0; b < n_block; b += step) {
             uint32_t n_part = n_block - b < step ? n_block - b : step;
-            for (uint32_t i = 0; i < n_part; i++, group += g->group_bytes) {
+            for (uint32_t i = 0; i < n_part; i += n_unpack, group += g->group_bytes) {
                 qgemm_prefetch(group, g->group_bytes);
                 unpack(group, &q, (int)i);
             }
@@ -139,6 +141,11 @@ static FORCED void run_type(const qgemm *g, uint32_t panel0, uint32_t n_panel,
     }
 }
 
+static FORCED void run_type(const qgemm *g, uint32_t panel0, uint32_t n_panel,
+                            unpack_fn *unpack, const int n_k, const bool has_min) {
+    run_parts(g, panel0, n_panel, unpack, n_k, 1, has_min);
+}
+
 static void run_rows(const qgemm *g, uint32_t p0, uint32_t n_p) {
     switch (g->w->type) {
     case LG_Q4_0: run_type(g, p0, n_p, unpack_q4_0, 32, false); break;
@@ -153,13 +160,16 @@ static void run_rows(const qgemm *g, uint32_t p0, uint32_t n_p) {
     case LG_Q5_K: run_type(g, p0, n_p, unpack_q5_k, 256, true); break;
     case LG_Q6_K: lg_qgemm_avx2_q6k(g, p0, n_p); break;
     case LG_IQ4_XS: run_type(g, p0, n_p, unpack_iq4_xs, 256, false); break;
+    case LG_I4_32: run_type(g, p0, n_p, unpack_i4_32, 32, false); break;
+    case LG_I4_128: run_parts(g, p0, n_p, unpack_i4_128, 32, 4, false); break;
+    case LG_I8_128: run_parts(g, p0, n_p, unpack_i8_128, 32, 4, false); break;
     default: LG_ASSERT(lg_dtype_is_int(g->w->type)); break;
     }
 }
 
 void lg_qgemm_avx2(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
                    const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y) {
-    LG_ASSERT(x->group == lg_dtype_block(w->type));
+    LG_ASSERT(x->group == lg_dtype_row_group(w->type));
     for (uint32_t r = 0; r < n_row; r += QG_ROW) {
         qgemm g = {.w = w, .x = x, .row_idx = row_idx, .row0 = r, .y = y, .ld_y = ld_y};
         g.n_row = n_row - r < QG_ROW ? n_row - r : QG_ROW;

@@ -169,6 +169,45 @@ INLINE void unpack_mxfp4(const uint8_t *g, qwide *q, int part) {
     unpack_table(g + 16, lg_dequant_e2m1, q->w + 16 * part);
 }
 
+/* ---- 32 or 128 elements with a float scale; 128 fill parts `part` to `part` + 3 ---- */
+
+INLINE void floats(const uint8_t *p, float *f) {
+    store32(f, load32(p));
+    store32(f + 8, load32(p + 32));
+}
+
+/* n_part times 32 elements less the zero points [16]. */
+INLINE void unpack_i4(const uint8_t *g, qwide *q, int part, const int n_part) {
+    __m128i z = load16(g + 64);
+    __m256i zero = _mm256_cvtepu8_epi16(z); /* each byte twice, one a pair */
+    zero = _mm256_or_si256(zero, _mm256_slli_epi16(zero, 8));
+    for (int s = 0; s < n_part; s++) {
+        int16_t(*w)[LG_NR][2] = q->w + 16 * (part + s);
+        floats(g, q->d[part + s]);
+        for (int i = 0; i < 8; i++) {
+            __m256i v = load32(g + 80 + 256 * s + 32 * i);
+            store_words(_mm256_sub_epi8(low4(v), zero), w[i]);
+            store_words(_mm256_sub_epi8(high4(v), zero), w[8 + i]);
+        }
+    }
+}
+
+INLINE void unpack_i4_32(const uint8_t *g, qwide *q, int part) {
+    unpack_i4(g, q, part, 1);
+}
+
+INLINE void unpack_i4_128(const uint8_t *g, qwide *q, int part) {
+    unpack_i4(g, q, part, 4);
+}
+
+INLINE void unpack_i8_128(const uint8_t *g, qwide *q, int part) {
+    for (int s = 0; s < 4; s++) {
+        int16_t(*w)[LG_NR][2] = q->w + 16 * (part + s);
+        floats(g, q->d[part + s]);
+        for (int i = 0; i < 16; i++) store_words(load32(g + 64 + 512 * s + 32 * i), w[i]);
+    }
+}
+
 /* ---- 256 elements ---- */
 
 /* Six-bit scales and mins of Q4_K and Q5_K from [12][16] bytes: scale[run] twice a channel, mins of two runs into j. */

@@ -93,6 +93,10 @@ static lg_dequant_fn *decoder(lg_dtype type) {
     case LG_IQ3_S: return lg_dequant_iq3_s;
     case LG_IQ1_S: return lg_dequant_iq1_s;
     case LG_IQ1_M: return lg_dequant_iq1_m;
+    case LG_I4_32: return lg_dequant_i4_32;
+    case LG_I4_128: return lg_dequant_i4_128;
+    case LG_I8_128: return lg_dequant_i8_128;
+    case LG_NVFP4: return lg_dequant_nvfp4;
     default: return NULL;
     }
 }
@@ -109,7 +113,7 @@ static float element(lg_dtype type, const uint8_t *src, size_t i) {
 void lg_dequant_row(lg_dtype type, const uint8_t *src, size_t n, float *y) {
     lg_dequant_fn *decode = decoder(type);
     size_t block = lg_dtype_block(type), bytes = lg_dtype_block_bytes(type);
-    LG_ASSERT(n % block == 0);
+    LG_ASSERT(n % block == 0 && (decode || type < LG_Q4_0));
     for (size_t i = 0; i < n; i += block) {
         if (decode)
             decode(src + i / block * bytes, y + i);

@@ -15,6 +15,8 @@ static float element(const lg_mat *w, uint32_t panel, uint32_t k, uint32_t c) {
     default: break;
     }
     size_t n_block = (w->n_in + 127u) / 128;
+    if (w->scale_row)
+        return lg_num_e4m3(((const uint8_t *)w->panel)[i]) * w->scale[panel * LG_NR + c];
     float scale = w->scale[(size_t)panel * LG_NR / 128 * n_block + k / 128];
     return lg_num_e4m3(((const uint8_t *)w->panel)[i]) * scale;
 }
@@ -29,9 +31,7 @@ static void add_block(const float *x, const float *wide, uint32_t n_k, float *ac
 /* LG_MAX_BLOCK input channels of a panel as floats. */
 static void widen(const lg_mat *w, uint32_t panel, uint32_t k0, uint32_t n_k, float *wide) {
     if (lg_dtype_is_block(w->type)) {
-        const uint8_t *p = (const uint8_t *)w->panel;
-        lg_dequant_panel(w->type, p + panel * lg_dtype_panel_bytes(w->type, w->n_in), k0, n_k,
-                         wide);
+        lg_dequant_mat(w, panel, k0, n_k, wide);
         return;
     }
     for (uint32_t k = 0; k < n_k; k++)

@@ -29,12 +29,12 @@ void lg_quant_row_ref(const float *x, uint32_t n, const lg_qrows *q, size_t row)
     }
 }
 
-/* One block of one channel times one row, added to acc. */
-static float add_block(const lg_qsplit *s, bool has_min, const lg_qrows *x, uint32_t b,
-                       float acc) {
+/* Group b of a row times one channel of a block, from the block's element k0 on, added to acc. */
+static float add_group(const lg_qsplit *s, uint32_t k0, bool has_min, const lg_qrows *x,
+                       uint32_t b, float acc) {
     int32_t sum = 0, min = 0;
     const int16_t *v = x->v16 + (size_t)b * x->group, *v32 = x->sum + (size_t)b * x->group / 32;
-    for (uint32_t k = 0; k < x->group; k++) sum += s->i[k] * v[k];
+    for (uint32_t k = 0; k < x->group; k++) sum += s->i[k0 + k] * v[k];
     for (uint32_t k = 0; k < x->group / 32; k++) min += s->j[k] * v32[k];
     acc = fmaf((float)sum, s->d * x->d[b], acc);
     return has_min ? fmaf(-(float)min, s->m * x->d[b], acc) : acc;
@@ -45,7 +45,7 @@ void lg_qgemm_ref(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_q
     uint32_t block = lg_dtype_block(w->type), end = (panel0 + n_panel) * LG_NR;
     size_t panel_bytes = lg_dtype_panel_bytes(w->type, w->n_in);
     bool has_min = lg_qsplit_has_min(w->type);
-    LG_ASSERT(lg_dtype_is_int(w->type) && x->group == block);
+    LG_ASSERT(lg_dtype_is_int(w->type) && x->group == lg_dtype_row_group(w->type));
     for (uint32_t c = panel0 * LG_NR; c < end && c < w->n_out; c++) {
         const uint8_t *group = (const uint8_t *)w->panel + c / LG_NR * panel_bytes;
         for (uint32_t r = 0; r < n_row; r++) y[r * ld_y + c] = 0.0f;
@@ -57,7 +57,9 @@ void lg_qgemm_ref(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_q
             group += LG_NR * lg_dtype_block_bytes(w->type);
             for (uint32_t r = 0; r < n_row; r++) {
                 lg_qrows one = lg_qrows_at(x, row_idx ? row_idx[r] : r);
-                y[r * ld_y + c] = add_block(&s, has_min, &one, b, y[r * ld_y + c]);
+                float *acc = &y[r * ld_y + c];
+                for (uint32_t k = 0; k < block; k += x->group)
+                    *acc = add_group(&s, k, has_min, &one, (b * block + k) / x->group, *acc);
             }
         }
     }

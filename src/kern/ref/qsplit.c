@@ -1,6 +1,6 @@
 /* qsplit.c - a block as integers and two floats: what qgemm multiplies.  Contract: kern/dequant.h.
  *
- * Formats: ref/dequant.c and ref/dequant_k.c.  Thread: any.  Memory: none.  Test: tests/unit/test_qgemm.c */
+ * Formats: ref/dequant.c, ref/dequant_k.c and ref/dequant_hf.c.  Thread: any.  Memory: none.  Test: tests/unit/test_qgemm.c */
 #include "kern/dequant.h"
 
 #include "base/num.h"
@@ -36,6 +36,17 @@ static void split_small(lg_dtype type, const uint8_t *b, lg_qsplit *s) {
         s->m = f16_at(b + 2);
         s->j[0] = -1;
     }
+}
+
+/* d (q - zero) or d q: see ref/dequant_hf.c. */
+static void split_hf(lg_dtype type, const uint8_t *b, lg_qsplit *s) {
+    s->d = lg_num_float_of_bits(lg_num_load32(b));
+    if (type == LG_I8_128) {
+        for (int k = 0; k < 128; k++) s->i[k] = (int8_t)b[4 + k];
+        return;
+    }
+    int n = type == LG_I4_32 ? 32 : 128;
+    for (int k = 0; k < n; k++) s->i[k] = (int16_t)(low4(b + 5 + k / 32 * 16, k % 32) - b[4]);
 }
 
 static int scale_q3(const uint8_t *s, int run) {
@@ -96,6 +107,9 @@ void lg_qsplit_block(lg_dtype type, const uint8_t *block, lg_qsplit *s) {
     case LG_Q5_K: split_q4_q5(type, block, s); break;
     case LG_Q6_K: split_q6(block, s); break;
     case LG_IQ4_XS: split_iq4_xs(block, s); break;
+    case LG_I4_32:
+    case LG_I4_128:
+    case LG_I8_128: split_hf(type, block, s); break;
     default: split_small(type, block, s); break;
     }
 }

@@ -40,11 +40,12 @@ static inline const void *gemm_panel(const lg_mat *w, uint32_t panel) {
     return (const uint8_t *)w->panel + panel * lg_dtype_panel_bytes(w->type, w->n_in);
 }
 
-/* 256 times the scale of a panel at input channel k.  The factors of 256 are exact, so that the product is rounded once, as
+/* 256 times the scales of a panel at input channel k.  The factors of 256 are exact, so that the product is rounded once, as
  * float(element) * scale is. */
-static inline float gemm_scale(const lg_mat *w, uint32_t panel, uint32_t k) {
+INLINE v16 gemm_scale(const lg_mat *w, uint32_t panel, uint32_t k) {
     size_t n_block = (w->n_in + SCALE_K - 1) / SCALE_K;
-    return 256.0f * w->scale[(size_t)panel * LG_NR / SCALE_K * n_block + k / SCALE_K];
+    if (w->scale_row) return v16_mul(v16_set(256.0f), v16_load(w->scale + panel * LG_NR));
+    return v16_set(256.0f * w->scale[(size_t)panel * LG_NR / SCALE_K * n_block + k / SCALE_K]);
 }
 
 static inline uint32_t gemm_n_ch(const lg_mat *w, uint32_t panel) {
@@ -66,7 +67,7 @@ INLINE void gemm_stream(const gemm *g, const lg_dtype type, uint32_t panel0, con
     for (uint32_t k0 = 0; k0 < w->n_in;) {
         uint32_t k1 = type == LG_E4M3 && w->n_in - k0 > SCALE_K ? k0 + SCALE_K : w->n_in;
         for (int p = 0; p < n_p && type == LG_E4M3; p++)
-            scale[p] = v16_set(gemm_scale(w, panel0 + (uint32_t)p, k0));
+            scale[p] = gemm_scale(w, panel0 + (uint32_t)p, k0);
         for (size_t k = k0; k < k1; k++) {
             for (int p = 0; p < n_p; p++) {
                 v16 v = gemm_weights(type, panel[p], k);
@@ -97,11 +98,11 @@ static inline void gemm_widen(const lg_mat *w, uint32_t panel, uint32_t k0, uint
     const void *p = gemm_panel(w, panel);
     v16 scale = v16_set(1.0f);
     if (lg_dtype_is_block(w->type)) {
-        lg_dequant_panel(w->type, p, k0, n_k, wide);
+        lg_dequant_mat(w, panel, k0, n_k, wide);
         return;
     }
     for (uint32_t k = 0; k < n_k; k++) {
-        if (k % SCALE_K == 0) scale = v16_set(gemm_scale(w, panel, k0 + k));
+        if (k % SCALE_K == 0) scale = gemm_scale(w, panel, k0 + k);
         v16_store(wide + (size_t)k * LG_NR, v16_mul(gemm_weights(LG_E4M3, p, k0 + k), scale));
     }
 }
