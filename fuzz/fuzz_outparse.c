@@ -1,6 +1,6 @@
 /* fuzz_outparse.c - any bytes as the model's output.
  *
- * The first byte tells whether there are tools and whether the output starts as reasoning.  Fed whole and byte by byte the
+ * The first byte tells whether there are tools, whether the output starts as reasoning, and whether it is cut off.  Fed whole and byte by byte the
  * result must be the same, and the arguments of every call must be one JSON object.  Seeds: fuzz/corpus/outparse */
 #include "gateway/outparse.h"
 
@@ -11,13 +11,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const char tools_json[] = "[{\"type\":\"function\",\"function\":{\"name\":\"f\","
                                  "\"parameters\":{\"properties\":{\"s\":"
                                  "{\"type\":\"string\"},\"i\":{\"type\":\"integer\"},\"n\":{"
-                                 "\"type\":[\"string\",\"null\"]}}}}"
+                                 "\"type\":[\"string\",\"null\"]},\"o\":{\"anyOf\":[{\"type\":"
+                                 "\"string\"},{\"type\":\"object\"}]}}}}"
                                  "},{\"name\":\"g\"}]";
 
 typedef struct joined {
     lg_buf text[2]; /* reasoning, content */
     lg_buf calls, args;
     uint32_t n_call;
+    bool cut;
 } joined;
 
 static void check_args(joined *j) {
@@ -59,8 +61,11 @@ static void feed(const lg_json *tools, bool reasoning, const char *text, size_t 
         size_t n = len_bytes - i < step ? len_bytes - i : step;
         LG_ASSERT(lg_outparse_put(op, text + i, n, collect, j) == LG_OK);
     }
-    LG_ASSERT(lg_outparse_end(op, collect, j) == LG_OK);
-    LG_ASSERT(lg_outparse_n_call(op) == j->n_call);
+    LG_ASSERT(lg_outparse_end(op, j->cut, collect, j) == LG_OK);
+    const char *closing = lg_outparse_closing(op);
+    LG_ASSERT(j->cut || !closing[0]);
+    LG_ASSERT(lg_outparse_n_call(op) + (closing[0] != 0) == j->n_call);
+    lg_buf_puts(&j->args, closing);
     check_args(j);
     lg_outparse_close(&op);
 }
@@ -85,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const lg_json *tools = data[0] & 1 ? lg_json_root(doc) : NULL;
     bool reasoning = data[0] & 2;
     const char *text = (const char *)data + 1;
-    joined whole = {0}, bytes = {0};
+    joined whole = {.cut = data[0] & 4}, bytes = {.cut = data[0] & 4};
     feed(tools, reasoning, text, size - 1, size, &whole);
     feed(tools, reasoning, text, size - 1, 1, &bytes);
     LG_ASSERT(same(&whole.text[0], &bytes.text[0]) && same(&whole.text[1], &bytes.text[1]));

@@ -92,6 +92,9 @@ typedef enum {
  * ensure_ascii=False: \n \r \t \b \f short forms, \u00XX for the rest, everything else as it is. */
 void lg_json_put_string(lg_buf *b, const char *s, size_t len_bytes);
 
+/* The same without the quotes: a piece of a string. */
+void lg_json_put_escaped(lg_buf *b, const char *s, size_t len_bytes);
+
 /* Append value v.  Numbers in LG_JSON_COMPACT keep their text; in LG_JSON_PYTHON they are printed as Python prints them
  * after json.loads: integers as they are ("-0" is 0), floats as repr does (shortest round trip, 1e-07, 1e+16, 2.0,
  * 1E400 as Infinity). */

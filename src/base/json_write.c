@@ -19,8 +19,7 @@ static void put_escape(lg_buf *b, char c) {
     }
 }
 
-void lg_json_put_string(lg_buf *b, const char *s, size_t len_bytes) {
-    lg_buf_putc(b, '"');
+void lg_json_put_escaped(lg_buf *b, const char *s, size_t len_bytes) {
     size_t from = 0, i = 0; /* s[from, i) is still to be copied as it is */
     while (i < len_bytes) {
         uint8_t c = (uint8_t)s[i];
@@ -42,6 +41,11 @@ void lg_json_put_string(lg_buf *b, const char *s, size_t len_bytes) {
         i += n;
     }
     lg_buf_put(b, s + from, i - from);
+}
+
+void lg_json_put_string(lg_buf *b, const char *s, size_t len_bytes) {
+    lg_buf_putc(b, '"');
+    lg_json_put_escaped(b, s, len_bytes);
     lg_buf_putc(b, '"');
 }
 

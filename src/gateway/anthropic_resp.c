@@ -85,7 +85,7 @@ static void put_block(lg_buf *b, const answer *a, uint32_t i, const lg_block *k,
         put_text(b, "name", lg_buf_str(&k->name), k->name.len_bytes);
         lg_buf_puts(b, ",\"input\":");
         if (full)
-            lg_buf_put(b, text, len);
+            lg_blocks_put_object(&a->blocks, k, b);
         else
             lg_buf_puts(b, "{}");
         lg_buf_puts(b, "}");
@@ -173,7 +173,7 @@ static lg_status take_event(lg_out *out, const lg_event *event, lg_buf *sse) {
     start(a);
     LG_TRY(lg_blocks_put(&a->blocks, event->text, event->len_bytes));
     if (event->kind == LG_EVENT_DONE) {
-        LG_TRY(lg_blocks_end(&a->blocks));
+        LG_TRY(lg_blocks_end(&a->blocks, event->finish));
         a->finish = event->finish;
         a->stop_index = event->stop_index;
         a->n_produced = event->n_produced;

@@ -71,8 +71,8 @@ lg_status lg_blocks_put(lg_blocks *b, const char *text, size_t len_bytes) {
     return b->failed ? LG_E_NOMEM : LG_OK;
 }
 
-lg_status lg_blocks_end(lg_blocks *b) {
-    LG_TRY(lg_outparse_end(b->parse, on_part, b));
+lg_status lg_blocks_end(lg_blocks *b, lg_finish finish) {
+    LG_TRY(lg_outparse_end(b->parse, finish != LG_FINISH_EOS, on_part, b));
     b->ended = true;
     close_block(b);
     return b->failed ? LG_E_NOMEM : LG_OK;
@@ -80,6 +80,12 @@ lg_status lg_blocks_end(lg_blocks *b) {
 
 uint32_t lg_blocks_n_call(const lg_blocks *b) {
     return b->n_call;
+}
+
+void lg_blocks_put_object(const lg_blocks *b, const lg_block *k, lg_buf *out) {
+    lg_buf_put(out, lg_buf_str(&k->text), k->text.len_bytes);
+    bool cut = k + 1 == b->block + b->n && b->n_call > lg_outparse_n_call(b->parse);
+    if (cut && b->ended) lg_buf_puts(out, lg_outparse_closing(b->parse));
 }
 
 void lg_blocks_put_id(lg_buf *out, const char *prefix, const char *request_id, uint32_t i) {

@@ -38,12 +38,15 @@ lg_status lg_blocks_init(lg_blocks *b, const lg_json *tools, bool in_reasoning, 
                          void *ctx);
 void lg_blocks_fini(lg_blocks *b);
 
-/* Take output text; its end.  LG_E_NOMEM. */
+/* Take output text; its end, and why it ended.  LG_E_NOMEM. */
 lg_status lg_blocks_put(lg_blocks *b, const char *text, size_t len_bytes);
-lg_status lg_blocks_end(lg_blocks *b);
+lg_status lg_blocks_end(lg_blocks *b, lg_finish finish);
 
 /* Calls so far. */
 uint32_t lg_blocks_n_call(const lg_blocks *b);
+
+/* After the end: append the arguments of a call; those of a call that was cut are closed, so that it is one JSON object. */
+void lg_blocks_put_object(const lg_blocks *b, const lg_block *k, lg_buf *out);
 
 /* An id for block i, of 24 hexadecimal digits, from the request's id and the choice: the same whenever it is asked for. */
 void lg_blocks_put_id(lg_buf *out, const char *prefix, const char *request_id, uint32_t i);

@@ -54,8 +54,11 @@ static void put_finish(lg_buf *b, const lg_oai_out *out) {
     switch (out->finish) {
     case LG_FINISH_LENGTH: reason = "length"; break;
     case LG_FINISH_EOS:
-    case LG_FINISH_STOP:
-        reason = out->parse && lg_outparse_n_call(out->parse) ? "tool_calls" : "stop";
+    case LG_FINISH_STOP: /* a call that a stop string has cut is none to make */
+        reason =
+            out->parse && lg_outparse_n_call(out->parse) && !lg_outparse_closing(out->parse)[0]
+                ? "tool_calls"
+                : "stop";
         break;
     case LG_FINISH_NONE:
     case LG_FINISH_CANCELLED:
@@ -336,7 +339,8 @@ static void stream_error(lg_oai_out *out, lg_status status) {
 }
 
 static lg_status take_done(lg_oai_out *out, const lg_event *e) {
-    if (out->parse) LG_TRY(lg_outparse_end(out->parse, on_part, out));
+    if (out->parse)
+        LG_TRY(lg_outparse_end(out->parse, e->finish != LG_FINISH_EOS, on_part, out));
     out->finish = e->finish;
     out->n_produced = e->n_produced;
     out->n_cached = e->n_cached;

@@ -1,17 +1,20 @@
 /* outparse.c - model output into reasoning, content and tool calls: see outparse.h and docs/CHAT.md, "The output".
  *
- * Bytes wait in `hold` until it is certain what they are: white space that a tag may follow, the beginning of a tag, a whole
- * tool-call block (it is content if it never ends).  Every byte is scanned once, and at most one tag's length again after a
- * tag that did not match.
+ * Bytes wait in `hold` until it is certain what they are: white space that a tag may follow, the beginning of a tag, a
+ * tool-call block until its first argument begins (and one of an unknown function to its end), an argument that is no string
+ * to its end.  Every byte is scanned once, and at most one tag's length again after a tag that did not match.
  * Invariants: start <= safe <= pos <= hold.len_bytes.  hold[start, safe) is text to emit now, hold[safe, pos) is white space
  * that a tag would swallow, or in a block: that white space and the block so far.
  * Thread: gateway.  Memory: hold, at most the longest block.  Test: tests/unit/test_outparse.c, fuzz/fuzz_outparse.c */
 #include "gateway/outparse.h"
 
+#include "base/utf8.h"
+#include "gateway/argval.h"
+
 #include <string.h>
 
-#define NAME_MAX_BYTES 256 /* a longer function name is no call */
-#define ARG_DEPTH      64  /* deepest nesting of an argument that is read as JSON */
+#define NAME_MAX_BYTES 256 /* a longer name of a function or an argument is none */
+#define JSON_DEPTH     64  /* deepest nesting of a call that is written as JSON */
 
 typedef enum {
     IN_REASONING,
@@ -24,7 +27,10 @@ typedef enum {
     IN_KEY,
     IN_VALUE,
     AFTER_VALUE, /* after </parameter>: as AT_PARAMETER, but anything else was part of the value */
-    AT_CLOSE     /* white space, then </tool_call> */
+    IN_NEXT_KEY, /* as IN_KEY, and the value before may still not have ended */
+    AT_CLOSE,    /* after an unknown function: white space, then </tool_call> */
+    IN_JSON,     /* {"name": ..., "arguments": {...}} */
+    AFTER_CALL   /* white space, then perhaps </tool_call> */
 } state;
 
 struct lg_outparse {
@@ -35,10 +41,22 @@ struct lg_outparse {
     bool after_call; /* no content since the last call */
     uint32_t n_call;
     /* the block at hand */
-    size_t block, name, name_end, key, key_end, value, value_end; /* places in hold */
-    bool wrapped;                                                 /* began with <tool_call> */
+    size_t block, name, name_end, key, value, value_end, json; /* places in hold */
+    bool wrapped;                                              /* began with <tool_call> */
     const lg_json *function; /* definition; NULL: not one of the tools */
-    lg_buf args;             /* JSON so far */
+    bool called;             /* its call has been told */
+    uint32_t n_arg;          /* arguments written */
+    lg_buf args;             /* JSON that is not told yet */
+    /* the value at hand; of a string, `value` is where the rest begins */
+    lg_buf key_text;
+    lg_argval look;
+    lg_argval_form form;
+    size_t looked; /* bytes before it were shown to `look` */
+    bool at_value_start;
+    /* the JSON at hand */
+    uint32_t n_open;
+    bool in_string, escaped;
+    const char *closing;
 };
 
 typedef struct sink {
@@ -87,24 +105,7 @@ static match match_either(lg_outparse *op, const char *tag0, const char *tag1, i
     return m[0] == MAYBE_TAG || m[1] == MAYBE_TAG ? MAYBE_TAG : NO_TAG;
 }
 
-/* ---- Types ---- */
-
-/* True when the schema allows a value of this JSON schema type. */
-static bool allows(const lg_json *schema, const char *type) {
-    static const char *const choice[] = {"anyOf", "oneOf"};
-    const lg_json *t = lg_json_get(schema, "type");
-    if (lg_json_is(t, type)) return true;
-    if (t && t->kind == LG_JSON_ARRAY)
-        for (const lg_json *c = t->child; c; c = c->next)
-            if (lg_json_is(c, type)) return true;
-    for (size_t i = 0; i < LG_COUNT(choice); i++) {
-        const lg_json *any = lg_json_get(schema, choice[i]);
-        if (!any || any->kind != LG_JSON_ARRAY) continue;
-        for (const lg_json *c = any->child; c; c = c->next)
-            if (lg_json_is(lg_json_get(c, "type"), type)) return true;
-    }
-    return false;
-}
+/* ---- Functions ---- */
 
 static const lg_json *find_function(const lg_json *tools, const char *name, size_t len_bytes) {
     for (const lg_json *t = tools->child; t; t = t->next) {
@@ -118,63 +119,96 @@ static const lg_json *find_function(const lg_json *tools, const char *name, size
     return NULL;
 }
 
-static const lg_json *find_schema(const lg_json *function, const char *key, size_t len_bytes) {
-    const lg_json *props = lg_json_get(lg_json_get(function, "parameters"), "properties");
-    if (!props || props->kind != LG_JSON_OBJECT) return NULL;
+static uint32_t types_of(const lg_json *function, const char *key, size_t len_bytes) {
+    const lg_json *root = lg_json_get(function, "parameters");
+    const lg_json *props = lg_json_get(root, "properties");
+    if (!props || props->kind != LG_JSON_OBJECT) return LG_ARG_ANY;
     for (const lg_json *p = props->child; p; p = p->next)
-        if (p->key_len == len_bytes && memcmp(p->key, key, len_bytes) == 0) return p;
-    return NULL;
+        if (p->key_len == len_bytes && memcmp(p->key, key, len_bytes) == 0)
+            return lg_argval_types(root, p);
+    return LG_ARG_ANY;
 }
 
-static bool equals(const char *s, size_t len_bytes, const char *word) {
-    return len_bytes == strlen(word) && memcmp(s, word, len_bytes) == 0;
+/* ---- Values ---- */
+
+/* Send the arguments' JSON that has gathered. */
+static void flush_args(lg_outparse *op, const sink *to) {
+    if (op->args.len_bytes) emit(op, to, LG_PART_CALL_ARGS, op->args.data, op->args.len_bytes);
+    lg_buf_clear(&op->args);
 }
 
-/* Append the value as JSON: text that the schema wants as a string stays one, the rest is read as JSON if it can be. */
-static lg_status put_value(lg_buf *args, const lg_json *schema, const char *s,
-                           size_t len_bytes) {
-    bool string = allows(schema, "string");
-    if (string && !allows(schema, "null")) {
-        lg_json_put_string(args, s, len_bytes);
-        return LG_OK;
-    }
-    if (equals(s, len_bytes, "None") || equals(s, len_bytes, "null")) {
-        lg_buf_puts(args, "null");
-        return LG_OK;
-    }
-    if (!string && equals(s, len_bytes, "True")) {
-        lg_buf_puts(args, "true");
-        return LG_OK;
-    }
-    if (!string && equals(s, len_bytes, "False")) {
-        lg_buf_puts(args, "false");
-        return LG_OK;
-    }
-    lg_json_doc *doc = NULL;
-    lg_status st =
-        string ? LG_E_FORMAT : lg_json_parse(s, len_bytes, ARG_DEPTH, "argument", &doc, NULL);
-    if (st == LG_E_NOMEM) return st;
-    if (st == LG_OK)
-        lg_json_put(args, lg_json_root(doc), LG_JSON_COMPACT);
-    else
-        lg_json_put_string(args, s, len_bytes);
-    lg_json_close(&doc);
-    return LG_OK;
-}
-
-/* The value at hand is complete: the next tag was seen. */
-static lg_status end_value(lg_outparse *op) {
-    const char *h = op->hold.data;
-    size_t begin = op->value, end = op->value_end;
-    if (begin < end && h[begin] == '\n') begin++;
-    if (begin < end && h[end - 1] == '\n') end--;
-    const char *key = h + op->key;
-    size_t key_len = op->key_end - op->key;
-    lg_buf_puts(&op->args, op->args.len_bytes > 1 ? "," : "");
-    lg_json_put_string(&op->args, key, key_len);
+static void put_key(lg_outparse *op) {
+    lg_buf_puts(&op->args, op->n_arg++ ? "," : "{");
+    lg_json_put_string(&op->args, lg_buf_str(&op->key_text), op->key_text.len_bytes);
     lg_buf_puts(&op->args, ":");
-    return put_value(&op->args, find_schema(op->function, key, key_len), h + begin,
-                     end - begin);
+}
+
+/* The key at hand is complete at its ">"; the first of a known function makes the block a call. */
+static void begin_value(lg_outparse *op, const sink *to) {
+    const char *h = op->hold.data;
+    lg_buf_clear(&op->key_text);
+    lg_buf_put(&op->key_text, h + op->key, op->pos - op->key);
+    op->value = ++op->pos;
+    op->state = IN_VALUE;
+    op->at_value_start = true;
+    if (!op->function) return;
+    if (!op->called) emit(op, to, LG_PART_CALL_BEGIN, h + op->name, op->name_end - op->name);
+    op->called = true;
+    op->start = op->safe = op->value;
+    op->form = lg_argval_begin(
+        &op->look, types_of(op->function, lg_buf_str(&op->key_text), op->key_text.len_bytes));
+    op->looked = op->value;
+    if (op->form == LG_ARGVAL_TEXT) {
+        put_key(op);
+        lg_buf_putc(&op->args, '"');
+    }
+}
+
+/* Drop the line feed before the value. */
+static void skip_first(lg_outparse *op, size_t end) {
+    if (!op->at_value_start || op->value == end) return;
+    if (op->hold.data[op->value] == '\n') op->value++;
+    op->at_value_start = false;
+    if (op->looked < op->value) op->looked = op->value;
+}
+
+/* Write what of a string value is certain: not a line feed at `end`, which a tag would swallow, nor a piece of a code point. */
+static void spill_value(lg_outparse *op, size_t end) {
+    if (!op->function) return;
+    skip_first(op, end);
+    const char *h = op->hold.data;
+    while (op->form == LG_ARGVAL_OPEN && op->looked < end) {
+        /* the last line feed may not be part of the value */
+        if (h[op->looked] == '\n' && op->looked + 1 == end) break;
+        op->form = lg_argval_feed(&op->look, h[op->looked++]);
+        if (op->form != LG_ARGVAL_TEXT) continue;
+        put_key(op);
+        lg_buf_putc(&op->args, '"');
+    }
+    if (op->form != LG_ARGVAL_TEXT || op->value >= end) return;
+    size_t n = end - op->value - (h[end - 1] == '\n');
+    n = lg_utf8_whole(h + op->value, n);
+    lg_json_put_escaped(&op->args, h + op->value, n);
+    op->value += n;
+    op->start = op->safe = op->value;
+}
+
+/* The value ends at `end`; `tag`: by its closing tag, which swallows a line feed.  A cut one stays open. */
+static lg_status end_value(lg_outparse *op, size_t end, bool tag, bool cut) {
+    if (!op->function) return LG_OK;
+    skip_first(op, end);
+    const char *h = op->hold.data;
+    if (tag && end > op->value && h[end - 1] == '\n') end--;
+    const char *s = lg_buf_str(&op->hold) + op->value;
+    size_t len = end - op->value;
+    if (op->form != LG_ARGVAL_TEXT) {
+        put_key(op);
+        if (!cut) return lg_argval_put(&op->args, op->look.types, s, len);
+        lg_buf_putc(&op->args, '"');
+    }
+    lg_json_put_escaped(&op->args, s, len);
+    if (!cut) lg_buf_putc(&op->args, '"');
+    return LG_OK;
 }
 
 /* ---- Blocks ---- */
@@ -184,6 +218,9 @@ static void begin_block(lg_outparse *op, size_t at, bool wrapped) {
     op->wrapped = wrapped;
     op->state = wrapped ? AT_FUNCTION : IN_NAME;
     op->name = op->pos;
+    op->function = NULL;
+    op->called = false;
+    op->n_arg = 0;
 }
 
 /* The block is no call after all: what was read of it is content, and so may be what follows. */
@@ -193,20 +230,25 @@ static void drop_block(lg_outparse *op) {
     while (op->safe > op->block && is_blank(op->hold.data[op->safe - 1])) op->safe--;
 }
 
-static lg_status end_block(lg_outparse *op, const sink *to) {
-    op->state = IN_CONTENT;
-    if (!op->function) {
-        op->safe = op->pos;
-        return LG_OK;
-    }
-    lg_buf_puts(&op->args, "}");
+/* A call is complete at </function>; </tool_call> may follow. */
+static lg_status end_call(lg_outparse *op, const sink *to) {
+    if (!op->called)
+        emit(op, to, LG_PART_CALL_BEGIN, op->hold.data + op->name, op->name_end - op->name);
+    lg_buf_puts(&op->args, op->n_arg ? "}" : "{}");
     if (op->args.failed) return LG_E_NOMEM;
-    emit(op, to, LG_PART_CALL_BEGIN, op->hold.data + op->name, op->name_end - op->name);
-    emit(op, to, LG_PART_CALL_ARGS, op->args.data, op->args.len_bytes);
+    flush_args(op, to);
+    op->called = false;
     op->n_call++;
     op->after_call = true;
     op->start = op->safe = op->pos;
+    op->state = op->wrapped ? AFTER_CALL : IN_CONTENT;
     return LG_OK;
+}
+
+/* A block of an unknown function has ended: it is content. */
+static void end_unknown(lg_outparse *op) {
+    op->state = IN_CONTENT;
+    op->safe = op->pos;
 }
 
 static void scan_name(lg_outparse *op) {
@@ -217,26 +259,30 @@ static void scan_name(lg_outparse *op) {
         op->name_end = op->pos++;
         op->function =
             find_function(op->tools, op->hold.data + op->name, op->name_end - op->name);
-        lg_buf_clear(&op->args);
-        lg_buf_puts(&op->args, "{");
         op->state = AT_PARAMETER;
     } else {
         op->pos++;
     }
 }
 
-static void scan_key(lg_outparse *op) {
+/* In a key.  One that does not end properly is none: then the tag before it was part of the value. */
+static lg_status scan_key(lg_outparse *op, const sink *to) {
     char c = op->hold.data[op->pos];
-    if (c == '\n') {
-        drop_block(op);
-        return;
+    bool next = op->state == IN_NEXT_KEY;
+    if (c == '\n' || c == '<' || op->pos - op->key > NAME_MAX_BYTES) {
+        if (next)
+            op->state = IN_VALUE;
+        else
+            drop_block(op);
+        return LG_OK;
     }
-    if (c == '>') {
-        op->key_end = op->pos;
-        op->value = op->pos + 1;
-        op->state = IN_VALUE;
+    if (c != '>') {
+        op->pos++;
+        return LG_OK;
     }
-    op->pos++;
+    if (next) LG_TRY(end_value(op, op->value_end, true, false));
+    begin_value(op, to);
+    return LG_OK;
 }
 
 /* Go to the end of a value.  False: wait for more. */
@@ -257,37 +303,109 @@ static bool scan_value(lg_outparse *op) {
     return true;
 }
 
-/* At a place where white space and certain tags are allowed.  *wait: more bytes are needed. */
-static lg_status scan_between(lg_outparse *op, const sink *to, bool *wait) {
-    if (is_blank(op->hold.data[op->pos])) {
-        op->pos++;
-        return LG_OK;
-    }
-    int which = 0;
-    match m = op->state == AT_FUNCTION ? match_either(op, "<function=", NULL, &which)
-              : op->state == AT_CLOSE  ? match_either(op, "</tool_call>", NULL, &which)
-                                       : match_either(op, "<parameter=", "</function>", &which);
-    if (m == MAYBE_TAG) {
-        *wait = true;
-        return LG_OK;
-    }
-    if (m == NO_TAG) {
-        if (op->state == AFTER_VALUE)
-            op->state = IN_VALUE; /* that tag was part of the value */
-        else
-            drop_block(op);
-        return LG_OK;
-    }
-    if (op->state == AT_FUNCTION) {
+/* A tag that may follow was seen. */
+static lg_status take_tag(lg_outparse *op, const sink *to, int which) {
+    switch (op->state) {
+    case AT_FUNCTION:
         op->name = op->pos;
         op->state = IN_NAME;
         return LG_OK;
+    case AFTER_CALL:
+        op->start = op->safe = op->pos;
+        op->state = IN_CONTENT;
+        return LG_OK;
+    case AT_CLOSE: end_unknown(op); return LG_OK;
+    default: break;
     }
-    if (op->state == AT_CLOSE) return end_block(op, to);
-    if (op->state == AFTER_VALUE) LG_TRY(end_value(op));
-    op->key = op->pos;
-    op->state = which == 0 ? IN_KEY : AT_CLOSE;
-    return which == 1 && !op->wrapped ? end_block(op, to) : LG_OK;
+    if (which == 0) {
+        op->key = op->pos;
+        op->state = op->state == AFTER_VALUE ? IN_NEXT_KEY : IN_KEY;
+        return LG_OK;
+    }
+    if (op->state == AFTER_VALUE) LG_TRY(end_value(op, op->value_end, true, false));
+    if (op->function) return end_call(op, to);
+    op->state = AT_CLOSE;
+    if (!op->wrapped) end_unknown(op);
+    return LG_OK;
+}
+
+/* At a place where white space and certain tags are allowed.  *wait: more bytes are needed. */
+static lg_status scan_between(lg_outparse *op, const sink *to, bool *wait) {
+    char c = op->hold.data[op->pos];
+    if (is_blank(c)) {
+        op->pos++;
+        return LG_OK;
+    }
+    if (op->state == AT_FUNCTION && c == '{') {
+        op->json = op->pos;
+        op->n_open = 0;
+        op->in_string = op->escaped = false;
+        op->state = IN_JSON;
+        return LG_OK;
+    }
+    int which = 0;
+    bool close = op->state == AT_CLOSE || op->state == AFTER_CALL;
+    match m = op->state == AT_FUNCTION ? match_either(op, "<function=", NULL, &which)
+              : close                  ? match_either(op, "</tool_call>", NULL, &which)
+                                       : match_either(op, "<parameter=", "</function>", &which);
+    if (m == TAG) return take_tag(op, to, which);
+    if (m == MAYBE_TAG)
+        *wait = true;
+    else if (op->state == AFTER_VALUE)
+        op->state = IN_VALUE; /* that tag was part of the value */
+    else if (op->state == AFTER_CALL)
+        op->state = IN_CONTENT;
+    else
+        drop_block(op);
+    return LG_OK;
+}
+
+/* ---- Calls as JSON ---- */
+
+/* The object {"name": ..., "arguments": {...}} is complete at pos. */
+static lg_status end_json(lg_outparse *op, const sink *to) {
+    lg_json_doc *doc = NULL, *inner = NULL;
+    lg_status st = lg_json_parse(op->hold.data + op->json, op->pos - op->json, JSON_DEPTH,
+                                 "call", &doc, NULL);
+    const lg_json *root = st == LG_OK ? lg_json_root(doc) : NULL;
+    const lg_json *name = lg_json_get(root, "name"), *args = lg_json_get(root, "arguments");
+    if (args && args->kind == LG_JSON_STRING) { /* some write the text of an object */
+        st = lg_json_parse(args->text, args->text_len, JSON_DEPTH, "arguments", &inner, NULL);
+        args = st == LG_OK ? lg_json_root(inner) : args;
+    }
+    bool known = name && name->kind == LG_JSON_STRING &&
+                 find_function(op->tools, name->text, name->text_len);
+    if (known && (!args || args->kind == LG_JSON_OBJECT)) {
+        emit(op, to, LG_PART_CALL_BEGIN, name->text, name->text_len);
+        op->called = true;
+        if (args && args->child) {
+            lg_json_put(&op->args, args, LG_JSON_COMPACT);
+            op->args.len_bytes--; /* end_call closes it */
+            op->n_arg = 1;
+        }
+        st = end_call(op, to);
+    } else if (st != LG_E_NOMEM) {
+        drop_block(op);
+    }
+    lg_json_close(&inner);
+    lg_json_close(&doc);
+    return st == LG_E_NOMEM ? st : LG_OK;
+}
+
+static lg_status scan_json(lg_outparse *op, const sink *to) {
+    char c = op->hold.data[op->pos++];
+    if (op->in_string) {
+        bool end = c == '"' && !op->escaped;
+        op->escaped = c == '\\' && !op->escaped;
+        op->in_string = !end;
+    } else if (c == '"') {
+        op->in_string = true;
+    } else if (c == '{' || c == '[') {
+        op->n_open++;
+    } else if ((c == '}' || c == ']') && --op->n_open == 0) {
+        return end_json(op, to);
+    }
+    return LG_OK;
 }
 
 /* ---- Text ---- */
@@ -336,11 +454,14 @@ static lg_status scan(lg_outparse *op, const sink *to) {
                 op->state = IN_CONTENT;
             break;
         case IN_NAME: scan_name(op); break;
-        case IN_KEY: scan_key(op); break;
+        case IN_KEY:
+        case IN_NEXT_KEY: LG_TRY(scan_key(op, to)); break;
         case IN_VALUE: wait = !scan_value(op); break;
+        case IN_JSON: LG_TRY(scan_json(op, to)); break;
         case AT_FUNCTION:
         case AT_PARAMETER:
         case AFTER_VALUE:
+        case AFTER_CALL:
         case AT_CLOSE: LG_TRY(scan_between(op, to, &wait)); break;
         }
     }
@@ -354,6 +475,7 @@ lg_status lg_outparse_open(const lg_json *tools, bool in_reasoning, lg_outparse 
     if (!*op) return LG_E_NOMEM;
     (*op)->tools = tools && tools->kind == LG_JSON_ARRAY && tools->child ? tools : NULL;
     (*op)->state = in_reasoning ? IN_REASONING : IN_CONTENT;
+    (*op)->closing = "";
     return LG_OK;
 }
 
@@ -361,7 +483,23 @@ void lg_outparse_close(lg_outparse **op) {
     if (!*op) return;
     lg_buf_fini(&(*op)->hold);
     lg_buf_fini(&(*op)->args);
+    lg_buf_fini(&(*op)->key_text);
     LG_FREE(*op);
+}
+
+/* Forget the bytes before start. */
+static void consume(lg_outparse *op) {
+    size_t n = op->start;
+    /* Places of a finished block may lie before n; they mean nothing then. */
+    size_t *const place[] = {&op->safe, &op->pos,   &op->block,     &op->name,   &op->name_end,
+                             &op->key,  &op->value, &op->value_end, &op->looked, &op->json};
+    lg_buf_consume(&op->hold, n);
+    op->start = 0;
+    for (size_t i = 0; i < LG_COUNT(place); i++) *place[i] -= n;
+}
+
+static lg_status failed(const lg_outparse *op) {
+    return op->args.failed || op->key_text.failed ? LG_E_NOMEM : LG_OK;
 }
 
 lg_status lg_outparse_put(lg_outparse *op, const char *text, size_t len_bytes, lg_part_fn *fn,
@@ -371,31 +509,47 @@ lg_status lg_outparse_put(lg_outparse *op, const char *text, size_t len_bytes, l
     if (op->hold.failed) return LG_E_NOMEM;
     LG_TRY(scan(op, &to));
     if (op->state == IN_REASONING || op->state == IN_CONTENT) emit_text(op, &to, op->safe);
-    size_t n = op->start;
-    lg_buf_consume(&op->hold, n);
-    op->start = 0;
-    op->safe -= n;
-    op->pos -= n;
-    /* Places of a finished block may lie before n; they mean nothing then. */
-    op->block -= n;
-    op->name -= n;
-    op->name_end -= n;
-    op->key -= n;
-    op->key_end -= n;
-    op->value -= n;
-    op->value_end -= n;
+    if (op->state == IN_VALUE) spill_value(op, op->pos);
+    if (op->state == AFTER_VALUE || op->state == IN_NEXT_KEY) spill_value(op, op->value_end);
+    LG_TRY(failed(op));
+    flush_args(op, &to);
+    consume(op);
     return LG_OK;
 }
 
-lg_status lg_outparse_end(lg_outparse *op, lg_part_fn *fn, void *ctx) {
-    const sink to = {fn, ctx};
-    bool blank = op->state == IN_CONTENT && op->pos == op->hold.len_bytes;
-    if (!(blank && op->after_call)) emit_text(op, &to, op->hold.len_bytes);
-    op->start = op->safe = op->pos = op->hold.len_bytes;
+/* A call is under way, and the output has ended. */
+static lg_status end_inside(lg_outparse *op, bool cut, const sink *to) {
+    bool open = op->state == IN_VALUE; /* else its closing tag was there */
+    size_t end = open ? op->hold.len_bytes : op->value_end;
+    LG_TRY(end_value(op, end, !open, cut && open));
+    op->pos = op->hold.len_bytes;
+    op->wrapped = false;
+    if (!cut) return end_call(op, to);
+    op->closing = open ? "\"}" : "}";
+    LG_TRY(failed(op));
+    flush_args(op, to);
+    op->start = op->safe = op->pos;
     op->state = IN_CONTENT;
     return LG_OK;
 }
 
+lg_status lg_outparse_end(lg_outparse *op, bool cut, lg_part_fn *fn, void *ctx) {
+    const sink to = {fn, ctx};
+    if (op->called) LG_TRY(end_inside(op, cut, &to));
+    size_t end = op->hold.len_bytes;
+    bool text = op->state == IN_CONTENT || op->state == AFTER_CALL;
+    bool blank = text && op->pos == end;
+    if (op->state != IN_REASONING) op->state = IN_CONTENT;
+    if (!(blank && op->after_call)) emit_text(op, &to, end);
+    op->start = op->safe = op->pos = end;
+    op->state = IN_CONTENT;
+    return failed(op);
+}
+
 uint32_t lg_outparse_n_call(const lg_outparse *op) {
     return op->n_call;
+}
+
+const char *lg_outparse_closing(const lg_outparse *op) {
+    return op->closing;
 }

@@ -274,7 +274,7 @@ static void keep(const answer *a) {
         lg_buf_puts(&b, n_call++ ? ",{" : ",\"tool_calls\":[{");
         put_text(&b, "name", lg_buf_str(&k->name), k->name.len_bytes);
         lg_buf_puts(&b, ",\"arguments\":");
-        lg_buf_put(&b, lg_buf_str(&k->text), k->text.len_bytes);
+        lg_blocks_put_object(&a->blocks, k, &b);
         lg_buf_puts(&b, "}");
     }
     lg_buf_puts(&b, n_call ? "]}," : "},");
@@ -315,7 +315,7 @@ static lg_status take_event(lg_out *out, const lg_event *event, lg_buf *sse) {
     const lg_blocks *k = &a->blocks;
     bool reasoning = k->n == 0 || (k->n == 1 && k->block[0].kind == LG_BLOCK_REASONING);
     if (!done && a->req->opened_think && reasoning) a->n_reasoning++;
-    if (done) LG_TRY(lg_blocks_end(&a->blocks));
+    if (done) LG_TRY(lg_blocks_end(&a->blocks, event->finish));
     return a->req->stream && sse->failed ? LG_E_NOMEM : LG_OK;
 }
 

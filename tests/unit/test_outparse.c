@@ -15,6 +15,8 @@ typedef struct joined {
     lg_buf reasoning, content, calls;
     uint32_t n_call;
     bool order_kept; /* arguments only ever follow the beginning of their call */
+    bool cut;        /* the output is cut off, not ended */
+    char closing[4]; /* what a cut call lacks */
 } joined;
 
 static void joined_fini(joined *j) {
@@ -42,22 +44,30 @@ static void collect(void *ctx, const lg_part *part) {
     }
 }
 
-/* Feed text in pieces of `step` bytes after a first piece of `cut` bytes. */
-static void feed(const lg_json *tools, bool reasoning, const char *text, size_t len, size_t cut,
-                 size_t step, joined *j) {
+/* Feed text in pieces of `step` bytes after a first piece of `cut` bytes; j->cut tells how it ends. */
+static void feed_to(const lg_json *tools, bool reasoning, const char *text, size_t len,
+                    size_t cut, size_t step, joined *j) {
     lg_outparse *op;
-    *j = (joined){.order_kept = true};
+    *j = (joined){.order_kept = true, .cut = j->cut};
     assert_int_equal(lg_outparse_open(tools, reasoning, &op), LG_OK);
     assert_int_equal(lg_outparse_put(op, text, cut, collect, j), LG_OK);
     for (size_t i = cut; i < len; i += step) {
         size_t n = len - i < step ? len - i : step;
         assert_int_equal(lg_outparse_put(op, text + i, n, collect, j), LG_OK);
     }
-    assert_int_equal(lg_outparse_end(op, collect, j), LG_OK);
-    assert_int_equal(lg_outparse_n_call(op), j->n_call);
+    assert_int_equal(lg_outparse_end(op, j->cut, collect, j), LG_OK);
+    snprintf(j->closing, sizeof j->closing, "%s", lg_outparse_closing(op));
+    if (!j->cut) assert_string_equal(j->closing, "");
+    assert_int_equal(lg_outparse_n_call(op) + (j->closing[0] != 0), j->n_call);
     assert_true(j->order_kept);
     lg_outparse_close(&op);
     assert_null(op);
+}
+
+static void feed(const lg_json *tools, bool reasoning, const char *text, size_t len, size_t cut,
+                 size_t step, joined *j) {
+    j->cut = false;
+    feed_to(tools, reasoning, text, len, cut, step, j);
 }
 
 static bool same_text(const lg_buf *a, const lg_buf *b) {
@@ -67,7 +77,7 @@ static bool same_text(const lg_buf *a, const lg_buf *b) {
 
 static bool same(const joined *a, const joined *b) {
     return same_text(&a->reasoning, &b->reasoning) && same_text(&a->content, &b->content) &&
-           same_text(&a->calls, &b->calls);
+           same_text(&a->calls, &b->calls) && strcmp(a->closing, b->closing) == 0;
 }
 
 static lg_json_doc *parse(const char *text) {
@@ -84,7 +94,9 @@ static const char tools_json[] =
     "\"number\"},\"b\":{\"type\":\"boolean\"},\"a\":{\"type\":\"array\"},\"o\":{\"type\":"
     "\"object\"},\"sn\":{\"type\":[\"string\",\"null\"]},\"any\":{\"anyOf\":[{\"type\":"
     "\"null\"},"
-    "{\"type\":\"string\"}]},\"in\":{\"type\":[\"integer\",\"null\"]}}}}},"
+    "{\"type\":\"string\"}]},\"in\":{\"type\":[\"integer\",\"null\"]},\"so\":{\"oneOf\":[{"
+    "\"type\":\"string\"},{\"$ref\":\"#/$defs/"
+    "o\"}]}},\"$defs\":{\"o\":{\"type\":\"object\"}}}}},"
     "{\"name\":\"bare\",\"parameters\":{}},{\"type\":\"function\",\"function\":null},7]";
 
 #define CALL(name, args) "<tool_call>\n<function=" name ">\n" args "</function>\n</tool_call>"
@@ -143,6 +155,12 @@ static const example examples[] = {
      CALL("f", ARG("sn", "None") ARG("sn", "5") ARG("any", "null") ARG("any", "x")
                    ARG("in", "None") ARG("in", "7")),
      "", "", "f {\"sn\":null,\"sn\":\"5\",\"any\":null,\"any\":\"x\",\"in\":null,\"in\":7}"},
+    {true, false,
+     CALL("f", ARG("so", "{\"k\": [1]}") ARG("so", "{\"k\"") ARG("so", "Nowhere\n null")
+                   ARG("sn", "Nonesuch") ARG("sn", "null\n") ARG("so", "12")),
+     "", "",
+     "f {\"so\":{\"k\":[1]},\"so\":\"{\\\"k\\\"\",\"so\":\"Nowhere\\n null\",\"sn\":"
+     "\"Nonesuch\",\"sn\":null,\"so\":\"12\"}"},
     {true, false, CALL("bare", ARG("big", "12345678901234567890") ARG("t", "a \"q\" \\ \t.")),
      "", "", "bare {\"big\":12345678901234567890,\"t\":\"a \\\"q\\\" \\\\ \\t.\"}"},
     /* values that look like tags */
@@ -162,14 +180,42 @@ static const example examples[] = {
      "x\n\n" CALL("g", ARG("s", "v")) " y", ""},
     {true, false, CALL("g", ARG("s", CALL("f", ""))), "", CALL("g", ARG("s", CALL("f", ""))),
      ""},
-    {true, false, "x\n<tool_call>\n<function=f>\n<parameter=s>\nv", "",
-     "x\n<tool_call>\n<function=f>\n<parameter=s>\nv", ""},
-    {true, false, "<tool_call>\n<function=f>\n</function>\n", "",
-     "<tool_call>\n<function=f>\n</function>\n", ""},
-    {true, false, "<tool_call>\n<function=f>\n</function>\n</tool_cal", "",
-     "<tool_call>\n<function=f>\n</function>\n</tool_cal", ""},
-    {true, false, "<tool_call>{\"name\": \"f\"}</tool_call>\n", "",
-     "<tool_call>{\"name\": \"f\"}</tool_call>\n", ""},
+    {true, false, "x\n<tool_call>\n<function=f>\n<parameter=s>\n", "", "x", "f {\"s\":\"\"}"},
+    {true, false, "x\n<tool_call>\n<function=f>\n<parameter=s", "",
+     "x\n<tool_call>\n<function=f>\n<parameter=s", ""},
+    {true, false, "x\n<tool_call>\n<function=g>\n<parameter=s>\nv", "",
+     "x\n<tool_call>\n<function=g>\n<parameter=s>\nv", ""},
+    /* closing tags that the model forgot */
+    {true, false, "x\n<tool_call>\n<function=f>\n<parameter=s>\nv", "", "x", "f {\"s\":\"v\"}"},
+    {true, false, "<function=f>\n<parameter=i>\n5", "", "", "f {\"i\":5}"},
+    {true, false, "<function=f>\n<parameter=s>\nv\n</para", "", "", "f {\"s\":\"v\\n</para\"}"},
+    {true, false, "<function=f>\n" ARG("s", "v") "<para", "", "", "f {\"s\":\"v\"}"},
+    {true, false, "<function=f>\n" ARG("s", "v") "<parameter=i", "", "", "f {\"s\":\"v\"}"},
+    {true, false, "<tool_call>\n<function=f>\n</function>\n", "", "", "f {}"},
+    {true, false, "<tool_call>\n<function=f>\n</function>\n</tool_cal", "", "\n</tool_cal",
+     "f {}"},
+    {true, false, "<tool_call>\n<function=f>\n</function>\n" CALL("f", ARG("i", "2")), "", "",
+     "f {}\nf {\"i\":2}"},
+    {true, false, "<function=f>\n" ARG("s", "a\n</parameter>\n<parameter=x\n>"), "", "",
+     "f {\"s\":\"a\\n</parameter>\\n<parameter=x\\n>\"}"},
+    {true, false, CALL("f", ARG("s", "v") "<parameter=i<\n5\n</parameter>\n"), "", "",
+     "f {\"s\":\"v\\n</parameter>\\n<parameter=i<\\n5\"}"},
+    /* calls as JSON */
+    {true, false, "a\n<tool_call>{\"name\": \"f\"}</tool_call>\n", "", "a", "f {}"},
+    {true, true,
+     "r\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"}\\\"{\", \"i\": [1]}}\n"
+     "</tool_call>\n<tool_call>\n{\"arguments\": \"{\\\"i\\\": 5}\", \"name\": \"bare\"}\n"
+     "</tool_call>",
+     "r", "", "f {\"s\":\"}\\\"{\",\"i\":[1]}\nbare {\"i\":5}"},
+    {true, false, "<tool_call>{\"name\": \"f\", \"arguments\": {}} x", "", " x", "f {}"},
+    {true, false, "<tool_call>{\"name\": \"g\"}</tool_call>\n", "",
+     "<tool_call>{\"name\": \"g\"}</tool_call>\n", ""},
+    {true, false, "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>", "",
+     "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>", ""},
+    {true, false, "<tool_call>{name: f}</tool_call>", "", "<tool_call>{name: f}</tool_call>",
+     ""},
+    {true, false, "<tool_call>\n{\"name\": \"f\", \"argu", "",
+     "<tool_call>\n{\"name\": \"f\", \"argu", ""},
     {true, false, "<tool_call>\n" CALL("f", ""), "", "<tool_call>", "f {}"},
     {true, false, "<function=<function=f></function>", "", "<function=", "f {}"},
     {true, false, "<function=f\n>", "", "<function=f\n>", ""},
@@ -185,6 +231,23 @@ static const example examples[] = {
      "\xc3\xa9 <tool_call>\n<function=f>\n<parameter=\xe4\xba\xac>\n\xf0\x9f\x98\x80\n"
      "</parameter>\n</function>\n</tool_call>",
      "", "\xc3\xa9", "f {\"\xe4\xba\xac\":\"\xf0\x9f\x98\x80\"}"},
+};
+
+/* Whole turns as models write them; the last of the examples. */
+#define FILE_BODY                                                                              \
+    "#include <stdio.h>\n\nint main(void) {\n    if (1 < 2 && 3 > 2) printf(\"<p>caf\xc3\xa9 " \
+    "\xf0\x9f\x98\x80</p>\\n\");\n    return 0;\n}\n"
+
+static const char *const turns[] = {
+    "The user wants a file. I should use f.\n</think>\n\nI'll write it now.\n\n" CALL(
+        "f", ARG("s", FILE_BODY) ARG("i", "7") ARG("sn", "None")),
+    "Two things at once.\n</think>\n\n" CALL(
+        "f", ARG("a", "[\"x\", {\"y\": [1, 2]}]")
+                 ARG("b", "True")) "\n" CALL("bare", ARG("text", FILE_BODY) ARG("n", "-1.5e3")),
+    "</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"a \\\"b\\\" }\", "
+    "\"o\": {\"k\": "
+    "[]}}}\n</tool_call>\n" CALL("f", ARG("so", "{\"k\": 1}") ARG("so", "plain")),
+    "Hm, <tool_call> is how I call.\n" CALL("f", ARG("s", "/tmp/x")) "\n\nDone?\n",
 };
 
 static void test_examples_at_every_cut(void **state) {
@@ -208,6 +271,102 @@ static void test_examples_at_every_cut(void **state) {
         joined_fini(&whole);
     }
     lg_json_close(&doc);
+}
+
+static void test_turns_at_every_cut(void **state) {
+    (void)state;
+    static const uint32_t n_call[] = {1, 2, 2, 1};
+    lg_json_doc *doc = parse(tools_json);
+    for (size_t i = 0; i < LG_COUNT(turns); i++) {
+        size_t len = strlen(turns[i]);
+        joined whole, j;
+        feed(lg_json_root(doc), true, turns[i], len, len, 1, &whole);
+        assert_int_equal(whole.n_call, n_call[i]);
+        for (size_t step = 1; step <= len; step++)
+            for (size_t cut = 0; cut <= len; cut += step < 3 ? 1 : 7) {
+                feed(lg_json_root(doc), true, turns[i], len, cut, step, &j);
+                assert_true(same(&whole, &j));
+                joined_fini(&j);
+            }
+        joined_fini(&whole);
+    }
+    lg_json_close(&doc);
+}
+
+/* What is cut off at any byte: streamed as at once, and closed it is whole. */
+static void test_cut_off_anywhere(void **state) {
+    (void)state;
+    lg_json_doc *doc = parse(tools_json), *args = NULL;
+    size_t n_cut = 0;
+    for (size_t i = 0; i < LG_COUNT(examples); i++) {
+        const example *e = &examples[i];
+        const lg_json *tools = e->tools ? lg_json_root(doc) : NULL;
+        for (size_t len = strlen(e->text); len > 0; len--) {
+            joined whole = {.cut = true}, j = {.cut = true};
+            feed_to(tools, e->in_reasoning, e->text, len, len, 1, &whole);
+            feed_to(tools, e->in_reasoning, e->text, len, 0, 1, &j);
+            assert_true(same(&whole, &j));
+            joined_fini(&j);
+            const char *last = lg_buf_str(&whole.calls);
+            if (whole.closing[0]) {
+                while (strchr(last, '\n')) last = strchr(last, '\n') + 1;
+                lg_buf all = {0};
+                last = strchr(last, ' ') + 1;
+                lg_buf_puts(&all, last);
+                assert_int_not_equal(
+                    lg_json_parse(all.data, all.len_bytes, 64, "cut", &args, NULL), LG_OK);
+                lg_buf_puts(&all, whole.closing);
+                lg_json_close(&args);
+                args = parse(lg_buf_str(&all));
+                assert_int_equal(lg_json_root(args)->kind, LG_JSON_OBJECT);
+                lg_json_close(&args);
+                lg_buf_fini(&all);
+                n_cut++;
+            }
+            joined_fini(&whole);
+        }
+    }
+    assert_true(n_cut > 1000);
+    lg_json_close(&doc);
+}
+
+/* A long string comes as it is written: after the first byte nothing but a possible closing tag is held back. */
+static size_t held(const char *schema_key, const char *value) {
+    lg_json_doc *doc = parse(tools_json);
+    lg_outparse *op;
+    joined j = {.order_kept = true};
+    size_t worst = 0, sent = 0;
+    char head[64];
+    snprintf(head, sizeof head, "<tool_call>\n<function=f>\n<parameter=%s>\n", schema_key);
+    assert_int_equal(lg_outparse_open(lg_json_root(doc), false, &op), LG_OK);
+    assert_int_equal(lg_outparse_put(op, head, strlen(head), collect, &j), LG_OK);
+    assert_int_equal(j.n_call, 1); /* the call is told before its first argument is there */
+    size_t n_head = strlen("f {\"\":\"") + strlen(schema_key);
+    for (const char *p = value; *p; p++) {
+        assert_int_equal(lg_outparse_put(op, p, 1, collect, &j), LG_OK);
+        sent++;
+        size_t got = j.calls.len_bytes < n_head ? 0 : j.calls.len_bytes - n_head;
+        if (sent - got > worst) worst = sent - got;
+    }
+    assert_int_equal(lg_outparse_end(op, false, collect, &j), LG_OK);
+    lg_outparse_close(&op);
+    joined_fini(&j);
+    lg_json_close(&doc);
+    return worst;
+}
+
+static void test_long_strings_come_at_once(void **state) {
+    (void)state;
+    lg_buf text = {0};
+    while (text.len_bytes < 50000) lg_buf_puts(&text, "int main(void) { return a < b; } ");
+    assert_int_equal(held("s", lg_buf_str(&text)), 1);  /* "<" may begin a tag */
+    assert_int_equal(held("sn", lg_buf_str(&text)), 1); /* may be null, which "i" is not */
+    assert_int_equal(held("so", lg_buf_str(&text)), 1); /* may be an object */
+    assert_int_equal(held("unknown", lg_buf_str(&text)), 1);
+    assert_int_equal(held("sn", "nullable text"), 4);
+    assert_int_equal(held("unknown", "12 monkeys"), 3);
+    assert_int_equal(held("s", "a </parameter> b"), 13);
+    lg_buf_fini(&text);
 }
 
 /* Text with NULs and bytes that are no UTF-8 passes as it is. */
@@ -318,16 +477,18 @@ static bool conserved(const char *in, size_t n_in, const char *out, size_t n_out
         while (n_in && blank(*in)) in++, n_in--;
         while (n_out && blank(*out)) out++, n_out--;
         if (n_in == 0) return n_out == 0 && n_call == 0;
-        if (n_call && (starts(in, n_in, "<tool_call>") || starts(in, n_in, "<function=")))
+        if (n_call && (starts(in, n_in, "<tool_call>") || starts(in, n_in, "<function="))) {
+            if (n_call == 1 && n_out == 0) return true; /* never closed */
             for (size_t i = 1; i < n_in; i++) {
-                static const char *const close[] = {"</function>", "</tool_call>"};
-                for (size_t t = 0; t < 2; t++) {
+                static const char *const close[] = {"</function>", "</tool_call>", "}"};
+                for (size_t t = 0; t < LG_COUNT(close); t++) {
                     size_t len = strlen(close[t]);
                     if (starts(in + i, n_in - i, close[t]) &&
                         conserved(in + i + len, n_in - i - len, out, n_out, n_call - 1))
                         return true;
                 }
             }
+        }
         if (n_out == 0 || *in != *out) return false;
         in++, n_in--;
         out++, n_out--;
@@ -365,8 +526,10 @@ static void test_mutations_lose_nothing(void **state) {
     (void)state;
     lg_json_doc *doc = parse(tools_json);
     uint64_t n_call = 0, n_text = 0;
-    for (uint64_t key = 0; key < 10000; key++) {
+    for (uint64_t key = 0; key < 20000; key++) {
+        const example turn = {true, true, turns[key % LG_COUNT(turns)], NULL, NULL, NULL};
         const example *e = &examples[lg_num_rng(key, 2, 0, 0) % LG_COUNT(examples)];
+        if (key < 10000) e = &turn;
         char text[1024];
         size_t len = strlen(e->text);
         memcpy(text, e->text, len);
@@ -403,7 +566,7 @@ static void test_mutations_lose_nothing(void **state) {
         }
         joined_fini(&whole);
     }
-    printf("%u mutations: %u calls, %u without one\n", 10000u, (unsigned)n_call,
+    printf("%u mutations: %u calls, %u without one\n", 20000u, (unsigned)n_call,
            (unsigned)n_text);
     assert_true(n_call > 1000 && n_text > 1000);
     lg_json_close(&doc);
@@ -451,7 +614,7 @@ static void test_every_allocation_may_fail(void **state) {
                                             examples[i].in_reasoning, &op);
             for (const char *p = examples[i].text; *p && st == LG_OK; p++)
                 st = lg_outparse_put(op, p, 1, collect, &j);
-            if (st == LG_OK) st = lg_outparse_end(op, collect, &j);
+            if (st == LG_OK) st = lg_outparse_end(op, false, collect, &j);
             lg_mem_fail_at(0);
             bool lost = j.reasoning.failed || j.content.failed || j.calls.failed;
             lg_outparse_close(&op);
@@ -469,6 +632,9 @@ static void test_every_allocation_may_fail(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_examples_at_every_cut),
+        cmocka_unit_test(test_turns_at_every_cut),
+        cmocka_unit_test(test_cut_off_anywhere),
+        cmocka_unit_test(test_long_strings_come_at_once),
         cmocka_unit_test(test_any_byte_passes),
         cmocka_unit_test(test_rendered_calls_come_back),
         cmocka_unit_test(test_mutations_lose_nothing),
