@@ -4,7 +4,7 @@
 #   make run        build, then serve the bundled model; MODEL=/path HOST=... PORT=... to change what and where
 #   make check      every quick test, and the unit tests again under ASan and UBSan
 #   make check-long what takes longer: both compilers, fuzzing, the long tests
-#   make bench      speed of this build
+#   make bench      speed of this build beside a peer, which it builds once; MODEL=file.gguf for another than the synthetic model
 #   make lint       the rules of the tree
 #   make install    into PREFIX (/usr/local), below DESTDIR when that is set
 #   make clean
@@ -36,7 +36,8 @@ check-long:
 	@tools/check.sh long
 
 bench: all
-	$(BUILD)/cli/lignum bench --model "$(MODEL)"
+	@tools/bootstrap.sh bench
+	@tools/bench.py --lignum $(BUILD)/cli/lignum $(if $(filter %.gguf,$(MODEL)),--model "$(MODEL)") $(BENCH)
 
 lint:
 	@tools/bootstrap.sh check

@@ -1,10 +1,11 @@
 #!/bin/sh
 # bootstrap.sh - install the Debian packages which building, checking or fuzzing Lignum needs and this machine lacks.
 #
-# usage: tools/bootstrap.sh [build|check|long]
+# usage: tools/bootstrap.sh [build|check|long|bench]
 #   build   what compiling needs (the default)
 #   check   also what `make check` and `make lint` need
 #   long    also what `make check-long` and the fuzz targets need
+#   bench   also what `make bench` needs to build a peer
 # Does nothing, quickly, when all are there.  Installs as root or through sudo; otherwise says what to install and fails.
 set -eu
 
@@ -12,9 +13,10 @@ packages="meson ninja-build pkgconf gcc libc6-dev libpcre2-dev libutf8proc-dev l
 case "${1:-build}" in
 build) ;;
 check) packages="$packages clang-format python3 python3-venv" ;;
+bench) packages="$packages python3 python3-pip cmake g++ make" ;;
 long) packages="$packages clang-format python3 python3-venv clang clang-tidy libclang-rt-14-dev" ;;
 *)
-    echo "usage: tools/bootstrap.sh [build|check|long]" >&2
+    echo "usage: tools/bootstrap.sh [build|check|long|bench]" >&2
     exit 2
     ;;
 esac
