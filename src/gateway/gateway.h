@@ -183,6 +183,8 @@ typedef struct lg_gateway {
     lg_oai_model model;
     lg_guard guard;
     bool draining;
+    bool
+        successor; /* draining, and new connections go to somebody else: what came here is answered */
     bool told_header; /* the log says once that a header line is dropped */
     uint32_t n_job;
     lg_job *jobs; /* list */

@@ -110,7 +110,8 @@ static lg_status take_fd(lg_listen *l, struct event_base *base, int fd,
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || evutil_make_socket_nonblocking(fd) != 0)
         return LG_FAIL(err, LG_E_IO, "LISTEN_FDS: file descriptor %d: %s", fd, strerror(errno));
     /* backlog 0: it listens already */
-    if (add(l, evconnlistener_new(base, cb, ctx, LEV_OPT_CLOSE_ON_FREE, 0, fd)) != LG_OK)
+    unsigned flags = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_DISABLED;
+    if (add(l, evconnlistener_new(base, cb, ctx, flags, 0, fd)) != LG_OK)
         return LG_FAIL(err, LG_E_NOMEM, "no memory for a listener");
     return LG_OK;
 }
@@ -119,6 +120,7 @@ lg_status lg_listen_open(lg_listen *l, struct event_base *base, const lg_gateway
                          evconnlistener_cb on_accept, void *ctx, lg_err *err) {
     uint32_t n = handed_over();
     l->loopback = true;
+    l->shared = n > 0;
     if (n == 0) return bind_host(l, base, opt, on_accept, ctx, err);
     for (uint32_t i = 0; i < n; i++)
         LG_TRY(take_fd(l, base, FIRST_FD + (int)i, opt, on_accept, ctx, err));
@@ -127,6 +129,14 @@ lg_status lg_listen_open(lg_listen *l, struct event_base *base, const lg_gateway
 
 void lg_listen_close(lg_listen *l) {
     while (l->n > 0) evconnlistener_free(l->on[--l->n]);
+}
+
+void lg_listen_ready(lg_listen *l) {
+    for (uint32_t i = 0; l->shared && i < l->n; i++) evconnlistener_enable(l->on[i]);
+}
+
+void lg_listen_drain(lg_listen *l) {
+    for (uint32_t i = 0; l->shared && i < l->n; i++) evconnlistener_disable(l->on[i]);
 }
 
 void lg_listen_url(const lg_listen *l, const char *scheme, char *url, size_t cap) {

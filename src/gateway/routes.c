@@ -344,7 +344,7 @@ static lg_oai_error error_of_start(lg_status st) {
 static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
     lg_oai_error err;
     lg_oai_req *req;
-    if (g->draining) {
+    if (g->draining && !g->successor) {
         refuse(g, c, route, 503, "shutting_down", "the server is shutting down");
         return;
     }

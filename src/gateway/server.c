@@ -48,7 +48,8 @@ enum {
     STALL_S = 60,              /* writing makes no progress */
     PEER_CONNS = 256,          /* connections of one address, when nothing is said */
     DRAIN_POLL_US = 20000,
-    OTHER_FILES = 64 /* open files beside connections */
+    UNHEARD_US = 1000000, /* a connection accepted just before the end may still ask */
+    OTHER_FILES = 64      /* open files beside connections */
 };
 
 typedef enum { READING, BUSY, CLOSING, DEAD } conn_state;
@@ -67,6 +68,7 @@ struct lg_conn {
     uint64_t n_lingered;
     size_t held_bytes; /* of the body that its job was made of */
     bool streaming, chunked, half_closed, in_body;
+    bool answered;    /* has had an answer */
     bool in_turn;     /* inside read_more */
     bool admitted;    /* the request's head was found good */
     bool close_after; /* no further request */
@@ -84,7 +86,7 @@ struct lg_server {
     struct event *on_term, *on_int, *on_hup, *on_reap, *on_drain, *on_ping;
     lg_conn *conns, *dead;
     size_t body_bytes; /* received or held, of all connections */
-    uint64_t drain_until_us;
+    uint64_t drain_from_us, drain_until_us;
     lg_status status;
     lg_err err;
     void (*on_ready)(const lg_gateway_opt *opt, const char *url);
@@ -176,6 +178,7 @@ static void read_more(lg_conn *c);
 
 static void end_answer(lg_conn *c) {
     c->streaming = false;
+    c->answered = true;
     c->job = NULL;
     clear_request(c);
     if (c->close_after || c->half_closed || c->sv->g.draining) {
@@ -485,13 +488,22 @@ static void on_start(void *ctx, const lg_link_ready *ready, const lg_err *failed
     sv->g.model.n_vocab = ready->info.n_token;
     lg_listen_url(&sv->listen, sv->tls ? "https" : "http", url, sizeof url);
     if (sv->on_ready) sv->on_ready(sv->g.opt, url);
+    lg_listen_ready(&sv->listen);
     lg_notify_send(sv->notify, "READY=1");
 }
 
-static bool anything_left(const lg_server *sv) {
+/* Whom a successor cannot answer: who was accepted here and has not been heard yet. */
+static bool is_ours(const lg_conn *c) {
+    return c->state == READING &&
+           (c->sv->listen.shared ? !c->answered : lg_http_begun(&c->http));
+}
+
+static bool anything_left(const lg_server *sv, uint64_t now_us) {
+    bool early = sv->listen.shared && now_us < sv->drain_from_us + UNHEARD_US;
     if (sv->g.n_job > 0) return true;
     for (const lg_conn *c = sv->conns; c; c = c->next)
-        if (evbuffer_get_length(bufferevent_get_output(c->be)) > 0) return true;
+        if (evbuffer_get_length(bufferevent_get_output(c->be)) > 0 || (early && is_ours(c)))
+            return true;
     return false;
 }
 
@@ -501,7 +513,7 @@ static void on_drain(evutil_socket_t fd, short what, void *ctx) {
     lg_server *sv = ctx;
     struct timeval tv = timeval_of(DRAIN_POLL_US);
     uint64_t now = lg_clock_us();
-    if (!anything_left(sv) || now > sv->drain_until_us + LINGER_US) {
+    if (!anything_left(sv, now) || now > sv->drain_until_us + LINGER_US) {
         event_base_loopbreak(sv->base);
         return;
     }
@@ -519,10 +531,13 @@ static void on_signal(evutil_socket_t sig, short what, void *ctx) {
     lg_notify_send(sv->notify, "STOPPING=1");
     lg_diag_log(LG_LOG_INFO, "signal %d: finishing %u requests", (int)sig, sv->g.n_job);
     sv->g.draining = true;
-    sv->drain_until_us = lg_clock_us() + sv->g.opt->drain_us;
+    lg_listen_drain(&sv->listen);
+    sv->g.successor = sv->listen.shared;
+    sv->drain_from_us = lg_clock_us();
+    sv->drain_until_us = sv->drain_from_us + sv->g.opt->drain_us;
     for (lg_conn *c = sv->conns, *next; c; c = next) {
         next = c->next;
-        if (c->state == READING && !lg_http_begun(&c->http)) kill_conn(c);
+        if (c->state == READING && !is_ours(c)) kill_conn(c);
     }
     event_active(sv->on_drain, EV_TIMEOUT, 0);
 }
