@@ -1,6 +1,7 @@
 /* gateway.h - the map of src/gateway: the part of Lignum that clients talk to.
  *
- *   server     sockets, connections, limits, signals, drain      http      HTTP/1.1 requests out of bytes
+ *   server     start, signals, drain                     conn      one connection: deadlines, limits, answers
+ *   http       HTTP/1.1 requests out of bytes
  *   routes     one function for each route; jobs                 openai    the OpenAI wire format, no I/O
  *   supervise  the worker process, requests in flight            outparse  output text -> reasoning, content, calls
  *   expose     what GET /metrics says                   guard     Host, Origin and key of a request
@@ -132,7 +133,7 @@ void lg_supervise_count(const lg_super *sup, uint32_t *n_sent, uint32_t *n_held)
 /* The worker's last report. */
 const lg_stats *lg_supervise_stats(const lg_super *sup);
 
-/* ---- server.c: what routes need of a connection ---- */
+/* ---- conn.c: what routes need of a connection ---- */
 
 typedef struct lg_server lg_server;
 typedef struct lg_conn lg_conn;
