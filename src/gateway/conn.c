@@ -50,7 +50,7 @@ static void clear_body(lg_conn *c) {
 
 static void clear_request(lg_conn *c) {
     clear_body(c);
-    lg_server_set_key(c, NULL);
+    lg_conn_set_key(c, NULL);
     lg_buf_clear(&c->extra);
     c->in_body = c->admitted = false;
 }
@@ -130,8 +130,8 @@ static const char *extra_lines(lg_conn *c) {
     return c->extra.failed ? "" : lg_buf_str(&c->extra);
 }
 
-void lg_server_reply(lg_conn *c, int status, const char *type, const char *headers,
-                     const char *body, size_t len_bytes) {
+void lg_conn_reply(lg_conn *c, int status, const char *type, const char *headers,
+                   const char *body, size_t len_bytes) {
     if (c->state == LG_CONN_DEAD) return;
     bool keep = !c->close_after && !c->sv->g.draining;
     struct evbuffer *out = bufferevent_get_output(c->be);
@@ -144,7 +144,7 @@ void lg_server_reply(lg_conn *c, int status, const char *type, const char *heade
     end_answer(c);
 }
 
-void lg_server_stream_begin(lg_conn *c) {
+void lg_conn_stream_begin(lg_conn *c) {
     if (c->state == LG_CONN_DEAD) return;
     c->streaming = true;
     c->chunked = !c->http.http10;
@@ -157,7 +157,7 @@ void lg_server_stream_begin(lg_conn *c) {
         c->close_after ? "close" : "keep-alive");
 }
 
-bool lg_server_stream_put(lg_conn *c, const char *data, size_t len_bytes) {
+bool lg_conn_stream_put(lg_conn *c, const char *data, size_t len_bytes) {
     if (c->state == LG_CONN_DEAD) return false;
     struct evbuffer *out = bufferevent_get_output(c->be);
     if (len_bytes == 0) return true;
@@ -170,27 +170,27 @@ bool lg_server_stream_put(lg_conn *c, const char *data, size_t len_bytes) {
     return false;
 }
 
-void lg_server_stream_end(lg_conn *c) {
+void lg_conn_stream_end(lg_conn *c) {
     if (c->state == LG_CONN_DEAD) return;
     if (c->chunked) evbuffer_add(bufferevent_get_output(c->be), "0\r\n\r\n", 5);
     end_answer(c);
 }
 
-void lg_server_set_job(lg_conn *c, lg_job *job) {
+void lg_conn_set_job(lg_conn *c, lg_job *job) {
     c->job = job;
 }
 
-void lg_server_set_key(lg_conn *c, lg_key *key) {
+void lg_conn_set_key(lg_conn *c, lg_key *key) {
     if (key) lg_keys_hold(key);
     if (c->key) lg_keys_drop(c->sv->g.guard.keys, c->key);
     c->key = key;
 }
 
-lg_key *lg_server_get_key(const lg_conn *c) {
+lg_key *lg_conn_get_key(const lg_conn *c) {
     return c->key;
 }
 
-lg_buf *lg_server_headers(lg_conn *c) {
+lg_buf *lg_conn_headers(lg_conn *c) {
     return &c->extra;
 }
 

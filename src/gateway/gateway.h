@@ -140,24 +140,24 @@ typedef struct lg_conn lg_conn;
 typedef struct lg_job lg_job;
 
 /* Answer the connection's request.  headers: extra lines, each ending with CRLF, or "". */
-void lg_server_reply(lg_conn *c, int status, const char *type, const char *headers,
-                     const char *body, size_t len_bytes);
+void lg_conn_reply(lg_conn *c, int status, const char *type, const char *headers,
+                   const char *body, size_t len_bytes);
 
 /* The same in pieces: event stream.  put returns false when the client is too slow: its connection is closed then, and its
  * job told by lg_routes_gone. */
-void lg_server_stream_begin(lg_conn *c);
-bool lg_server_stream_put(lg_conn *c, const char *data, size_t len_bytes);
-void lg_server_stream_end(lg_conn *c);
+void lg_conn_stream_begin(lg_conn *c);
+bool lg_conn_stream_put(lg_conn *c, const char *data, size_t len_bytes);
+void lg_conn_stream_end(lg_conn *c);
 
 /* The job that will answer; NULL when it is done. */
-void lg_server_set_job(lg_conn *c, lg_job *job);
+void lg_conn_set_job(lg_conn *c, lg_job *job);
 
 /* Whose request it is, until it is answered; NULL when no keys are asked for. */
-void lg_server_set_key(lg_conn *c, lg_key *key);
-lg_key *lg_server_get_key(const lg_conn *c);
+void lg_conn_set_key(lg_conn *c, lg_key *key);
+lg_key *lg_conn_get_key(const lg_conn *c);
 
 /* Header lines that go with the answer, whatever it is. */
-lg_buf *lg_server_headers(lg_conn *c);
+lg_buf *lg_conn_headers(lg_conn *c);
 
 #define LG_MAX_ROUTE  16
 #define LG_MAX_STATUS 16

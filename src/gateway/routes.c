@@ -64,9 +64,9 @@ static void send_body(lg_gateway *g, lg_conn *c, lg_route route, int status,
     if (body->failed) status = 500;
     lg_expose_count(g, route, status);
     if (body->failed)
-        lg_server_reply(c, status, json_type, "", no_memory, sizeof no_memory - 1);
+        lg_conn_reply(c, status, json_type, "", no_memory, sizeof no_memory - 1);
     else
-        lg_server_reply(c, status, json_type, headers, lg_buf_str(body), body->len_bytes);
+        lg_conn_reply(c, status, json_type, headers, lg_buf_str(body), body->len_bytes);
     lg_buf_fini(body);
 }
 
@@ -121,7 +121,7 @@ static void job_free(lg_job *j) {
     *(j->prev ? &j->prev->next : &g->jobs) = j->next;
     if (j->next) j->next->prev = j->prev;
     g->n_job--;
-    if (j->conn) lg_server_set_job(j->conn, NULL);
+    if (j->conn) lg_conn_set_job(j->conn, NULL);
     if (j->key) lg_keys_end(j->key);
     lg_oai_close(&j->req);
     lg_buf_fini(&j->sse);
@@ -138,10 +138,10 @@ void lg_routes_gone(lg_job *j) {
 /* Send what has gathered; false when the client is too slow and the job gone. */
 static bool job_flush(lg_job *j) {
     if (j->sse.len_bytes == 0) return true;
-    if (!j->began) lg_server_stream_begin(j->conn);
+    if (!j->began) lg_conn_stream_begin(j->conn);
     j->began = true;
     j->sent_us = lg_clock_us();
-    if (!lg_server_stream_put(j->conn, j->sse.data, j->sse.len_bytes)) return false;
+    if (!lg_conn_stream_put(j->conn, j->sse.data, j->sse.len_bytes)) return false;
     lg_buf_clear(&j->sse);
     return true;
 }
@@ -161,7 +161,7 @@ static void job_fail(lg_job *j, const lg_oai_error *e) {
     if (!j->sse.failed && !job_flush(j)) return;
     job_free(j);
     lg_expose_count(g, route, e->http);
-    lg_server_stream_end(c);
+    lg_conn_stream_end(c);
 }
 
 static void job_finish(lg_job *j) {
@@ -174,7 +174,7 @@ static void job_finish(lg_job *j) {
         if (!job_flush(j)) return;
         job_free(j);
         lg_expose_count(g, route, 200);
-        lg_server_stream_end(c);
+        lg_conn_stream_end(c);
         return;
     }
     j->wire->response(j->req, j->out, j->req->n_choice, &body);
@@ -356,7 +356,7 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
         send_error(g, c, route, &err, retry_header(err.http));
         return;
     }
-    lg_key *key = lg_server_get_key(c);
+    lg_key *key = lg_conn_get_key(c);
     lg_keys_refusal why;
     if (key && !lg_keys_begin(key, req->ids.n, &req->max_tokens, lg_clock_us(), &why)) {
         lg_oai_close(&req);
@@ -381,7 +381,7 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
     if (j->next) j->next->prev = j;
     g->jobs = j;
     g->n_job++;
-    lg_server_set_job(c, j);
+    lg_conn_set_job(c, j);
     for (uint32_t i = 0; i < req->n_choice; i++) {
         lg_status st = start_choice(j, i);
         if (st == LG_OK) continue;
@@ -445,8 +445,8 @@ static void get_metrics(lg_gateway *g, lg_conn *c) {
         return;
     }
     lg_expose_count(g, LG_ROUTE_METRICS, 200);
-    lg_server_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", "", lg_buf_str(&body),
-                    body.len_bytes);
+    lg_conn_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", "", lg_buf_str(&body),
+                  body.len_bytes);
     lg_buf_fini(&body);
 }
 
@@ -517,8 +517,8 @@ bool lg_routes_admit(lg_gateway *g, lg_conn *c, lg_http *h) {
     lg_route route = i < LG_COUNT(table) ? table[i].route : LG_ROUTE_OTHER;
     lg_guard_verdict v;
     bool ok =
-        lg_guard_check(&g->guard, h, access_of(route), lg_clock_us(), &v, lg_server_headers(c));
-    if (v.key) lg_server_set_key(c, v.key);
+        lg_guard_check(&g->guard, h, access_of(route), lg_clock_us(), &v, lg_conn_headers(c));
+    if (v.key) lg_conn_set_key(c, v.key);
     if (!ok) {
         refuse_key(g, c, route, &v.why);
     } else if (v.preflight) {
