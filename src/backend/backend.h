@@ -20,6 +20,7 @@ typedef struct lg_backend_opt {
     uint32_t max_seq; /* sequences in a step */
     uint32_t max_out; /* logits rows in a step */
     uint32_t n_sample_vocab; /* ids from here up are never sampled */
+    lg_dtype kv; /* how keys and values are kept: lg_kv_has; 0 = LG_F32, which rounds nothing */
     bool
         exact; /* multiply block types as floats; otherwise rows are rounded to bytes where that is faster (kern.h, qgemm) */
     /* Called on the stepping thread before a product x w, with its input rows x [n_row][w->n_in] (row r is row_idx[r] unless

@@ -2,6 +2,7 @@
  *
  * vmath.h  the exponential of all levels
  * dtype.c  sizes and names of the weights' types;  qlayout.h  16 blocks side by side;  dequant.h  blocks to float
+ * kv.c     sizes of the KV pages
  * ref/     obvious C, the oracle
  * simd/    kernels over short vectors of floats, compiled by the next two with their own vector type
  * avx2/    AVX2 + FMA + F16C
@@ -17,7 +18,8 @@
  *   - reductions over a row (norms, dot): 16 lanes, lane j takes j, j+16, j+32 ... ascending (missing elements are
  *     skipped), then lanes are added pairwise: j and j+8, then +4, +2, +1.
  *   - exp and what is made of it (sigmoid, silu): lg_expf of kern/vmath.h, whose vector forms do the same operations.
- *   - attention: fixed pages of LG_PAGE_TOK positions, each with its own maximum and sums, merged in ascending order.
+ *   - attention: fixed pages of LG_PAGE_TOK positions, each with its own maximum and sums, merged in ascending order.  Keys and
+ *     values are rounded once, when they are stored; everything that reads them reads the rounded ones.
  *   - GDN: row form (docs/MODEL.md), LG_GDN_C rows a block.
  *   - a token's experts are added in ascending expert id.
  *
@@ -185,7 +187,40 @@ typedef struct lg_gdn_arg {
 /* Floats of scratch that gdn_rows may use. */
 size_t lg_gdn_scratch_floats(uint32_t dk, uint32_t dv);
 
-/* One page of attention for one KV head.  Running (m, l, acc) of every query row is merged with this page:
+/* ---- kv.c: pages of keys and values ---- */
+
+/* Whether keys and values can be kept in this type: LG_F32, LG_BF16, LG_F16, LG_Q8_0. */
+bool lg_kv_has(lg_dtype type);
+
+/* Bytes of one KV head's part of a page, a multiple of 64: the one function that knows. */
+size_t lg_kv_bytes(lg_dtype type, uint32_t d);
+
+/* Where things lie in that part.  Elements: keys [d][LG_PAGE_TOK], one position a column; values [LG_PAGE_TOK][d], one position a row.
+ * Q8_0 has bytes, and a scale (F16) for 32 elements of one position: [ceil(d / 32)][LG_PAGE_TOK] of the keys, as many of the
+ * values.  In memory: keys, their scales, values, their scales. */
+typedef struct lg_kv_part {
+    uint8_t *key, *value;
+    uint16_t *key_scale, *value_scale; /* only Q8_0 */
+} lg_kv_part;
+
+static inline size_t lg_kv_n_scale(uint32_t d) {
+    return (size_t)(d + 31) / 32 * LG_PAGE_TOK;
+}
+
+static inline lg_kv_part lg_kv_at(lg_dtype type, uint32_t d, const void *part) {
+    lg_kv_part at = {.key = (uint8_t *)(uintptr_t)part};
+    at.value = at.key + lg_kv_bytes(type, d) / 2;
+    if (type != LG_Q8_0) return at;
+    at.key_scale = (uint16_t *)(void *)(at.key + (size_t)d * LG_PAGE_TOK);
+    at.value_scale = (uint16_t *)(void *)(at.value + (size_t)d * LG_PAGE_TOK);
+    return at;
+}
+
+/* Copy the first n_tok positions of a part; the rest of `to` becomes zero. */
+void lg_kv_copy(lg_dtype type, uint32_t d, uint32_t n_tok, const void *from, void *to);
+
+/* One page of attention for one KV head.  With k_j, v_j the floats that the page holds (F32, BF16, F16: float(element); Q8_0:
+ * float(byte) * float(scale), which is exact), running (m, l, acc) of every query row is merged with this page:
  *     s_j = scale * (q . k_j)   (dot over d ascending);  m_b = max_j s_j;  p_j = exp(s_j - m_b)
  *     l_b = sum_j p_j;  a_b = sum_j p_j v_j                            (j ascending, fused)
  *     first page:  (m, l, acc) = (m_b, l_b, a_b)
@@ -199,12 +234,13 @@ typedef struct lg_attn_arg {
     size_t ld_q;
     const uint32_t *n_see; /* [n_q]: positions of this page the row may see, 0 .. LG_PAGE_TOK */
     bool first;            /* nothing merged yet */
-    const float *k_page;   /* [d][LG_PAGE_TOK]: keys, one position a column */
-    const float
-        *v_page;  /* [LG_PAGE_TOK][d]; positions never written may hold anything, also NaN */
-    float scale;  /* d^-1/2 */
-    float *m, *l; /* [n_q] */
-    float *acc;   /* [n_q][d] */
+    lg_dtype kv;           /* how the page keeps its numbers */
+    const void *
+        page; /* lg_kv_bytes(kv, d) bytes; positions never written may hold anything, also NaN */
+    const void *next; /* the page that will follow, or NULL: it may be fetched ahead */
+    float scale;      /* d^-1/2 */
+    float *m, *l;     /* [n_q] */
+    float *acc;       /* [n_q][d] */
 } lg_attn_arg;
 
 typedef struct lg_kern {
@@ -269,6 +305,12 @@ typedef struct lg_kern {
 
     void (*attn_page)(const lg_attn_arg *a);
 
+    /* Store the key and value of one token, k and v [d], at position j of a page (lg_kv_part), rounded to nearest even.  Q8_0: of
+     * each 32 elements amax is the largest |x|;  scale = F16(amax / 127), byte = x / float(scale) rounded, within +-127 (0 when
+     * the scale is 0).  Elements that are not finite make the scale NaN and the bytes 0. */
+    void (*kv_store)(lg_dtype kv, const float *k, const float *v, uint32_t d, uint32_t j,
+                     void *page);
+
     /* Largest element and its index (lowest on ties); NaN anywhere, or n == 0, gives index UINT32_MAX and max NaN. */
     uint32_t (*argmax)(const float *x, uint32_t n, float *max);
 } lg_kern;
@@ -304,9 +346,5 @@ void lg_rope_table(uint32_t pos, double theta, uint32_t n_rot, float *cos, float
 /* The k largest of n router logits, best first, ties to the lower id; weight = exp(logit - max) renormalised over the k
  * (softmax over all, top-k, renormalise is the same).  k <= n. */
 void lg_router_topk(const float *logit, uint32_t n, uint32_t k, uint32_t *id, float *weight);
-
-/* Store one token's key and value of one KV head at position j of a page (layouts of lg_attn_arg). */
-void lg_kv_store(const float *k, const float *v, uint32_t d, uint32_t j, float *k_page,
-                 float *v_page);
 
 #endif

@@ -1,4 +1,4 @@
-/* small.c - the kernels that are not dispatched: GDN gates and kept keys, rotary table, router, KV store.
+/* small.c - the kernels that are not dispatched: GDN gates and kept keys, rotary table, router.
  * Contracts: kern.h.  Test: tests/unit/test_kern.c */
 #include "kern/kern.h"
 #include "kern/vmath.h"
@@ -58,10 +58,4 @@ void lg_router_topk(const float *logit, uint32_t n, uint32_t k, uint32_t *id, fl
         sum += weight[j];
     }
     for (uint32_t j = 0; j < n_kept; j++) weight[j] /= sum;
-}
-
-void lg_kv_store(const float *k, const float *v, uint32_t d, uint32_t j, float *k_page,
-                 float *v_page) {
-    for (uint32_t i = 0; i < d; i++) k_page[(size_t)i * LG_PAGE_TOK + j] = k[i];
-    for (uint32_t i = 0; i < d; i++) v_page[(size_t)j * d + i] = v[i];
 }

@@ -195,29 +195,31 @@ static void run_attn(const lg_kern *k, void *ctx) {
     k->attn_page(ctx);
 }
 
-static void bench_attn(const lg_kern *k, uint32_t n_q) {
+static void bench_attn(const lg_kern *k, lg_dtype kv, uint32_t n_q) {
     enum { D = 256 };
     uint32_t *n_see = lg_mem_calloc(n_q, sizeof *n_see);
-    LG_ASSERT(n_see);
+    void *page = lg_mem_alloc(lg_kv_bytes(kv, D));
+    LG_ASSERT(n_see && page);
     for (uint32_t i = 0; i < n_q; i++) n_see[i] = LG_PAGE_TOK;
-    float *q = floats((size_t)n_q * D, -1, 1), *kp = floats(D * LG_PAGE_TOK, -1, 1);
-    float *vp = floats(D * LG_PAGE_TOK, -1, 1), *m = floats(n_q, 0, 1), *l = floats(n_q, 1, 2);
-    float *acc = floats((size_t)n_q * D, 0, 1);
+    float *q = floats((size_t)n_q * D, -1, 1), *x = floats(D, -1, 1), *m = floats(n_q, 0, 1);
+    float *l = floats(n_q, 1, 2), *acc = floats((size_t)n_q * D, 0, 1);
+    for (uint32_t j = 0; j < LG_PAGE_TOK; j++) k->kv_store(kv, x, x, D, j, page);
     lg_attn_arg a = {.d = D,
                      .n_q = n_q,
                      .q = q,
                      .ld_q = D,
                      .n_see = n_see,
-                     .k_page = kp,
-                     .v_page = vp,
+                     .kv = kv,
+                     .page = page,
                      .scale = 0.0625f,
                      .m = m,
                      .l = l,
                      .acc = acc};
     char name[64];
-    snprintf(name, sizeof name, "attn_page %u rows d=256", n_q);
-    report(name, k, run_attn, &a, 2.0 * D * LG_PAGE_TOK * n_q, "MAC", true);
-    drop((float *[]){q, kp, vp, m, l, acc}, 6);
+    snprintf(name, sizeof name, "attn_page %s %u rows d=256", lg_dtype_name(kv), n_q);
+    report(name, k, run_attn, &a, 2.0 * D * LG_PAGE_TOK * n_q, "MAC", kv == LG_F32);
+    drop((float *[]){q, x, m, l, acc}, 5);
+    lg_mem_free(page);
     lg_mem_free(n_see);
 }
 
@@ -282,9 +284,13 @@ static void bench(const lg_kern *k) {
     bench_gdn(k, 1);
     bench_gdn(k, 32);
     bench_gdn(k, 256);
-    bench_attn(k, 1);
-    bench_attn(k, 16);
-    bench_attn(k, 256);
+    static const lg_dtype kv[] = {LG_F32, LG_BF16, LG_F16, LG_Q8_0};
+    for (size_t i = 0; i < LG_COUNT(kv); i++) {
+        bench_attn(k, kv[i], 1);
+        bench_attn(k, kv[i], 8);
+        bench_attn(k, kv[i], 16);
+        bench_attn(k, kv[i], 128);
+    }
     bench_rows(k, 2048);
     bench_rows(k, 248320);
 }

@@ -56,7 +56,7 @@ void rig_poison_scratch(lg_backend *be) {
 }
 
 void rig_poison(lg_backend *be) {
-    memset(be->page, 0xff, be->opt.n_page * be->lay.page * sizeof(float));
+    memset(be->page, 0xff, be->opt.n_page * be->lay.page);
     memset(be->slot, 0xff, be->opt.n_slot * be->lay.slot * sizeof(float));
     memset(be->snap, 0xff, be->opt.n_snap * be->lay.slot * sizeof(float));
     rig_poison_scratch(be);

@@ -248,20 +248,110 @@ static void test_gdn_is_the_recurrence(void **state) {
     guarded_free();
 }
 
-static void test_attention_is_softmax(void **state) {
+/* The element at `at` of what a page keeps, and how far rounding may have moved it. */
+static void check_kept(lg_dtype kv, float got, float x, float amax) {
+    static const double rel[LG_N_DTYPE] = {[LG_BF16] = 0x1p-8, [LG_F16] = 0x1p-11};
+    double most =
+        kv == LG_Q8_0 ? (double)amax / 127 * (0.5 + 0x1p-5) : rel[kv] * fabs((double)x);
+    assert_true(fabs((double)got - (double)x) <= most);
+    if (kv == LG_F32) assert_true(got == x);
+}
+
+/* Each type keeps keys and values as well as it can; the neighbours' are not touched. */
+static void test_kv_store(void **state) {
     (void)state;
+    static const lg_dtype types[] = {LG_F32, LG_BF16, LG_F16, LG_Q8_0};
+    enum { D = 40 };
+    for (size_t t = 0; t < LG_COUNT(types); t++) {
+        lg_dtype kv = types[t];
+        size_t bytes = lg_kv_bytes(kv, D), n_same = 0;
+        assert_int_equal(bytes % 64, 0);
+        uint8_t *page = guarded(bytes), *old = guarded(bytes);
+        memset(page, 0xff, bytes);
+        memset(old, 0xff, bytes);
+        float *k = random_floats(D, -3, 3), *v = random_floats(D, -0.01f, 0.01f);
+        k[7] = 0;
+        ref->kv_store(kv, k, v, D, 5, page);
+        lg_kv_part at = lg_kv_at(kv, D, page);
+        size_t width = kv == LG_Q8_0 ? 1 : lg_dtype_bytes(kv);
+        for (uint32_t i = 0; i < D; i++) {
+            float x[2] = {k[i], v[i]}, got[2], amax[2] = {0, 0};
+            for (uint32_t e = i / 32 * 32; e < D && e < i / 32 * 32 + 32; e++) {
+                amax[0] = fmaxf(amax[0], fabsf(k[e]));
+                amax[1] = fmaxf(amax[1], fabsf(v[e]));
+            }
+            for (int w = 0; w < 2; w++) {
+                const uint8_t *p =
+                    w ? at.value + (5 * D + i) * width : at.key + (i * LG_PAGE_TOK + 5) * width;
+                size_t s = i / 32 * LG_PAGE_TOK + 5;
+                if (kv == LG_F32) memcpy(&got[w], p, 4);
+                if (kv == LG_BF16) got[w] = lg_num_bf16(lg_num_load16(p));
+                if (kv == LG_F16) got[w] = lg_num_f16(lg_num_load16(p));
+                if (kv == LG_Q8_0)
+                    got[w] =
+                        (float)(int8_t)*p * lg_num_f16(w ? at.value_scale[s] : at.key_scale[s]);
+                check_kept(kv, got[w], x[w], amax[w]);
+            }
+        }
+        for (size_t i = 0; i < bytes; i++) n_same += page[i] == old[i];
+        assert_true(n_same >= bytes - 2 * D * width - (kv == LG_Q8_0 ? 8 : 0));
+        guarded_free();
+    }
+}
+
+/* A copy of some positions attends as the page does, and what was not copied is zero. */
+static void test_kv_copy(void **state) {
+    (void)state;
+    static const lg_dtype types[] = {LG_F32, LG_BF16, LG_F16, LG_Q8_0};
+    enum { D = 40, N = 37 };
+    for (size_t t = 0; t < LG_COUNT(types); t++) {
+        size_t bytes = lg_kv_bytes(types[t], D);
+        void *whole = guarded(bytes), *part = guarded(bytes), *copy = guarded(bytes);
+        memset(whole, 0xff, bytes);
+        memset(part, 0, bytes);
+        memset(copy, 0xff, bytes);
+        for (uint32_t j = 0; j < LG_PAGE_TOK; j++) {
+            float *x = random_floats(D, -1, 1);
+            ref->kv_store(types[t], x, x, D, j, whole);
+            if (j < N) ref->kv_store(types[t], x, x, D, j, part);
+        }
+        lg_kv_copy(types[t], D, N, whole, copy);
+        assert_memory_equal(copy, part, bytes);
+        lg_kv_copy(types[t], D, LG_PAGE_TOK, whole, copy);
+        assert_memory_equal(copy, whole, bytes);
+        guarded_free();
+    }
+}
+
+/* What has no number stays visible: a NaN in every type, never a wrong finite value. */
+static void test_kv_store_keeps_nan(void **state) {
+    (void)state;
+    float x[32] = {1, INFINITY}, zero[32] = {0};
+    uint8_t *page = guarded(lg_kv_bytes(LG_Q8_0, 32));
+    lg_kv_part at = lg_kv_at(LG_Q8_0, 32, page);
+    ref->kv_store(LG_Q8_0, x, zero, 32, 0, page);
+    assert_true(isnan(lg_num_f16(at.key_scale[0])));
+    assert_true(lg_num_f16(at.value_scale[0]) == 0 && at.value[3] == 0);
+    x[1] = 1e9f; /* the scale is too large for F16: 0 x infinity */
+    ref->kv_store(LG_Q8_0, x, zero, 32, 0, page);
+    assert_true(isinf(lg_num_f16(at.key_scale[0])) && at.key[0] == 0);
+    guarded_free();
+}
+
+/* Types of pages and the error that their rounding may add. */
+static void check_attention(lg_dtype kv, double tol) {
     enum { D = 40, N = 150, NP = (N + LG_PAGE_TOK - 1) / LG_PAGE_TOK, Q = 7 };
     float *k = random_floats(N * D, -1, 1), *v = random_floats(N * D, -1, 1);
     float *q = random_floats(Q * D, -3, 3), *acc = filled_floats(Q * D, NAN);
-    float m[Q], l[Q], *k_page[NP], *v_page[NP];
+    float m[Q], l[Q];
+    void *pages[NP];
     uint32_t n_pos[Q] = {1, 5, 64, 65, 128, 149, 150}, n_see[Q];
     for (int p = 0; p < NP; p++) {
-        k_page[p] = filled_floats(D * LG_PAGE_TOK, NAN);
-        v_page[p] = filled_floats(LG_PAGE_TOK * D, NAN);
+        pages[p] = guarded(lg_kv_bytes(kv, D));
+        memset(pages[p], 0xff, lg_kv_bytes(kv, D));
     }
     for (uint32_t i = 0; i < N; i++)
-        lg_kv_store(k + i * D, v + i * D, D, i % LG_PAGE_TOK, k_page[i / LG_PAGE_TOK],
-                    v_page[i / LG_PAGE_TOK]);
+        ref->kv_store(kv, k + i * D, v + i * D, D, i % LG_PAGE_TOK, pages[i / LG_PAGE_TOK]);
     for (uint32_t p = 0; p < NP; p++) {
         for (int r = 0; r < Q; r++) {
             uint32_t base = p * LG_PAGE_TOK, left = n_pos[r] > base ? n_pos[r] - base : 0;
@@ -273,8 +363,8 @@ static void test_attention_is_softmax(void **state) {
                                       .ld_q = D,
                                       .n_see = n_see,
                                       .first = p == 0,
-                                      .k_page = k_page[p],
-                                      .v_page = v_page[p],
+                                      .kv = kv,
+                                      .page = pages[p],
                                       .scale = 0.158f,
                                       .m = m,
                                       .l = l,
@@ -290,9 +380,17 @@ static void test_attention_is_softmax(void **state) {
         }
         for (uint32_t i = 0; i < n_pos[r]; i++)
             for (int c = 0; c < D; c++) want[c] += w[i] / sum * (double)v[i * D + (uint32_t)c];
-        for (int c = 0; c < D; c++) assert_close(acc[r * D + c] / l[r], want[c], 2e-6);
+        for (int c = 0; c < D; c++) assert_close(acc[r * D + c] / l[r], want[c], tol);
     }
     guarded_free();
+}
+
+static void test_attention_is_softmax(void **state) {
+    (void)state;
+    check_attention(LG_F32, 2e-6);
+    check_attention(LG_F16, 2e-3);
+    check_attention(LG_BF16, 1.6e-2);
+    check_attention(LG_Q8_0, 1.6e-2);
 }
 
 static void test_router(void **state) {
@@ -352,6 +450,9 @@ int main(void) {
         cmocka_unit_test(test_rope_rotates_pairs),
         cmocka_unit_test(test_conv),
         cmocka_unit_test(test_gdn_is_the_recurrence),
+        cmocka_unit_test(test_kv_store),
+        cmocka_unit_test(test_kv_copy),
+        cmocka_unit_test(test_kv_store_keeps_nan),
         cmocka_unit_test(test_attention_is_softmax),
         cmocka_unit_test(test_router),
         cmocka_unit_test(test_gates),

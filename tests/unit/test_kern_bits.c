@@ -392,8 +392,20 @@ static void test_gdn_any_cut(void **state) {
         }
 }
 
-/* Two pages at ref and at a level; what no row may see is NaN. */
-static void check_attn(uint32_t d, uint32_t n_q, int pattern) {
+/* A page of `most` positions, stored by k from the same numbers each time; the rest is 0xff. */
+static void *stored_page(const lg_kern *k, lg_dtype kv, uint32_t d, uint32_t most) {
+    void *page = guarded(lg_kv_bytes(kv, d));
+    float *key = random_floats(d, -1, 1), *value = random_floats(d, -1, 1);
+    memset(page, 0xff, lg_kv_bytes(kv, d));
+    for (uint32_t j = 0; j < most; j++) {
+        for (uint32_t i = 0; i < d; i++) key[i] = random_in(-1, 1), value[i] = random_in(-1, 1);
+        k->kv_store(kv, key, value, d, j, page);
+    }
+    return page;
+}
+
+/* Two pages at ref and at a level; what no row may see is 0xff. */
+static void check_attn(lg_dtype kv, uint32_t d, uint32_t n_q, int pattern) {
     uint32_t *n_see = guarded(n_q * sizeof *n_see), most = 0;
     float *q = random_floats(n_q * d, -2, 2), *acc0 = filled_floats(n_q * d, NAN);
     float *m0 = filled_floats(n_q, NAN), *l0 = filled_floats(n_q, NAN);
@@ -411,18 +423,16 @@ static void check_attn(uint32_t d, uint32_t n_q, int pattern) {
                 n_see[r] = n == 0 && page == 0 ? 1 : n;
                 if (n_see[r] > most) most = n_see[r];
             }
-            float *kp = random_floats(d * LG_PAGE_TOK, -1, 1);
-            float *vp = random_floats(LG_PAGE_TOK * d, -1, 1);
-            for (uint32_t j = most; j < LG_PAGE_TOK; j++)
-                for (uint32_t c = 0; c < d; c++) kp[c * LG_PAGE_TOK + j] = vp[j * d + c] = NAN;
+            void *part = stored_page(k, kv, d, most);
             k->attn_page(&(lg_attn_arg){.d = d,
                                         .n_q = n_q,
                                         .q = q,
                                         .ld_q = d,
                                         .n_see = n_see,
                                         .first = page == 0,
-                                        .k_page = kp,
-                                        .v_page = vp,
+                                        .kv = kv,
+                                        .page = part,
+                                        .next = page == 0 ? part : NULL,
                                         .scale = 0.11f,
                                         .m = m,
                                         .l = l,
@@ -437,14 +447,97 @@ static void check_attn(uint32_t d, uint32_t n_q, int pattern) {
     guarded_free();
 }
 
+static const lg_dtype kv_type[] = {LG_F32, LG_BF16, LG_F16, LG_Q8_0};
+
 static void test_attention(void **state) {
     (void)state;
     const uint32_t widths[] = {1, 15, 16, 40, 128, 256, 300};
-    const uint32_t rows[] = {0, 1, 2, 6, 7, 16, 48, 49, 131};
+    const uint32_t rows[] = {0, 1, 2, 6, 7, 16, 48, 131};
     for (size_t w = 0; w < LG_COUNT(widths); w++)
         for (size_t r = 0; r < LG_COUNT(rows); r++)
             for (int pattern = 0; pattern < 3; pattern++)
-                check_attn(widths[w], rows[r], pattern);
+                for (size_t t = 0; t < LG_COUNT(kv_type); t++)
+                    if (t == 0 || (w + r) % 3 == t - 1 || widths[w] == 40)
+                        check_attn(kv_type[t], widths[w], rows[r], pattern);
+    for (uint32_t n_q = 3; n_q < 13; n_q++) /* every height of a tile that widens on the way */
+        for (size_t t = 0; t < LG_COUNT(kv_type); t++)
+            check_attn(kv_type[t], n_q % 2 ? 64 : 256, n_q, 1);
+}
+
+/* What ref and a level store: the same bytes at every width, whatever the numbers are. */
+static void test_kv_store_bits(void **state) {
+    (void)state;
+    for (uint32_t d = 1; d < 100; d += d < 40 ? 1 : 29)
+        for (size_t t = 0; t < LG_COUNT(kv_type); t++)
+            for (size_t i = 0; i < n_level; i++) {
+                size_t bytes = lg_kv_bytes(kv_type[t], d);
+                uint8_t *want = guarded(bytes), *got = guarded(bytes);
+                memset(want, 0x55, bytes);
+                memset(got, 0x55, bytes);
+                for (uint32_t j = 0; j < LG_PAGE_TOK; j += 9) {
+                    float *x = random_floats(d, -1, 1), *y = random_floats(d, -1, 1);
+                    /* from far below the smallest F16 to beyond the largest */
+                    for (uint32_t e = 0; e < d; e++)
+                        x[e] = ldexpf(x[e], (int)j - 34 + (int)(e % 4));
+                    if (j == 27) x[d / 2] = INFINITY;
+                    if (j == 36) y[d - 1] = 0.0f;
+                    for (uint32_t e = 0; e < d && j == 45; e++)
+                        y[e] = (float)(e % 9) * 0.5f - 2;
+                    ref->kv_store(kv_type[t], x, y, d, j, want);
+                    level[i]->kv_store(kv_type[t], x, y, d, j, got);
+                }
+                for (size_t e = 0; e < bytes; e++)
+                    if (got[e] != want[e])
+                        fail_msg("%s, %s, width %u: byte %zu is %02x, expected %02x",
+                                 level[i]->name, lg_dtype_name(kv_type[t]), d, e, got[e],
+                                 want[e]);
+                guarded_free();
+            }
+}
+
+/* A page that rounds is a page of floats that holds what it rounds to: widened keys and values give the same bits. */
+static void test_attention_of_rounded_floats(void **state) {
+    (void)state;
+    enum { D = 64, N_Q = 9 };
+    const lg_kern *k = n_level ? level[n_level - 1] : ref;
+    for (size_t t = 1; t < LG_COUNT(kv_type); t++) {
+        void *part = stored_page(k, kv_type[t], D, LG_PAGE_TOK);
+        float *flat = guarded(lg_kv_bytes(LG_F32, D));
+        lg_kv_part at = lg_kv_at(kv_type[t], D, part);
+        for (size_t e = 0; e < 2 * D * LG_PAGE_TOK; e++) {
+            bool is_key = e < D * LG_PAGE_TOK;
+            size_t i = is_key ? e : e - D * LG_PAGE_TOK;
+            size_t s = is_key ? i / (32 * LG_PAGE_TOK) * LG_PAGE_TOK + i % LG_PAGE_TOK
+                              : i % D / 32 * LG_PAGE_TOK + i / D;
+            const uint8_t *from = is_key ? at.key : at.value;
+            if (kv_type[t] == LG_BF16) flat[e] = lg_num_bf16(lg_num_load16(from + 2 * i));
+            if (kv_type[t] == LG_F16) flat[e] = lg_num_f16(lg_num_load16(from + 2 * i));
+            if (kv_type[t] == LG_Q8_0)
+                flat[e] = (float)((const int8_t *)from)[i] *
+                          lg_num_f16(is_key ? at.key_scale[s] : at.value_scale[s]);
+        }
+        float *q = random_floats(N_Q * D, -2, 2), *acc[2];
+        float *m = filled_floats(N_Q, 0), *l = filled_floats(N_Q, 0);
+        uint32_t n_see[N_Q];
+        for (uint32_t r = 0; r < N_Q; r++) n_see[r] = LG_PAGE_TOK - r;
+        for (int w = 0; w < 2; w++) {
+            acc[w] = filled_floats(N_Q * D, NAN);
+            k->attn_page(&(lg_attn_arg){.d = D,
+                                        .n_q = N_Q,
+                                        .q = q,
+                                        .ld_q = D,
+                                        .n_see = n_see,
+                                        .first = true,
+                                        .kv = w ? LG_F32 : kv_type[t],
+                                        .page = w ? flat : part,
+                                        .scale = 0.11f,
+                                        .m = m,
+                                        .l = l,
+                                        .acc = acc[w]});
+        }
+        assert_same(acc[0], acc[1], N_Q * D);
+        guarded_free();
+    }
 }
 
 int main(void) {
@@ -463,6 +556,8 @@ int main(void) {
         cmocka_unit_test(test_conv),
         cmocka_unit_test(test_gdn_any_cut),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_kv_store_bits),
+        cmocka_unit_test(test_attention_of_rounded_floats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,8 +47,8 @@ static void prepare_row(const attn_ctx *c, uint32_t r) {
         const float *v = s->v + ((size_t)r * cfg->n_kv_head + h) * d;
         be->kern->rmsnorm(k, c->w->k_norm, cfg->eps, d, k);
         be->kern->rope(k, cos, sin, cfg->n_rot);
-        float *k_page = lg_cpu_kv(be, page, c->layer, h);
-        lg_kv_store(k, v, d, s->pos[r] % LG_PAGE_TOK, k_page, k_page + be->lay.kv);
+        be->kern->kv_store(be->opt.kv, k, v, d, s->pos[r] % LG_PAGE_TOK,
+                           lg_cpu_kv(be, page, c->layer, h));
     }
 }
 
@@ -106,6 +106,7 @@ static void score_task(void *ctx, size_t task, int thread) {
                      .q = s->q + q0 * cfg->d_head,
                      .ld_q = cfg->d_head,
                      .n_see = n_see,
+                     .kv = be->opt.kv,
                      .scale = c->scale,
                      .m = s->m + q0,
                      .l = s->l + q0,
@@ -115,8 +116,10 @@ static void score_task(void *ctx, size_t task, int thread) {
         for (uint32_t t = 0; t < n * group; t++)
             n_see[t] = n_seen(seq->pos + t0 + t / group, p);
         a.first = p == 0;
-        a.k_page = lg_cpu_kv(be, be->batch->page[seq->page0 + p], c->layer, h);
-        a.v_page = a.k_page + be->lay.kv;
+        a.page = lg_cpu_kv(be, be->batch->page[seq->page0 + p], c->layer, h);
+        a.next = p < last / LG_PAGE_TOK
+                     ? lg_cpu_kv(be, be->batch->page[seq->page0 + p + 1], c->layer, h)
+                     : NULL;
         be->kern->attn_page(&a);
     }
     for (uint32_t t = t0; t < t0 + n; t++)
@@ -141,15 +144,14 @@ static void page_task(void *ctx, size_t task, int thread) {
     uint32_t *n_see = s->n_see + (size_t)thread * LG_CPU_ATTN_BLK * group;
     for (uint32_t e = 0; e < group; e++) n_see[e] = n_seen(w->seq->pos, p);
     size_t to = (size_t)i * cfg->n_head + h * group;
-    float *k_page = lg_cpu_kv(be, be->batch->page[w->seq->page0 + p], w->c.layer, h);
     lg_attn_arg a = {.d = cfg->d_head,
                      .n_q = group,
                      .q = s->q + q_row0(be, h, w->seq->tok0) * cfg->d_head,
                      .ld_q = cfg->d_head,
                      .n_see = n_see,
                      .first = true,
-                     .k_page = k_page,
-                     .v_page = k_page + be->lay.kv,
+                     .kv = be->opt.kv,
+                     .page = lg_cpu_kv(be, be->batch->page[w->seq->page0 + p], w->c.layer, h),
                      .scale = w->c.scale,
                      .m = s->part_m + to,
                      .l = s->part_l + to,

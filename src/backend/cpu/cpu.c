@@ -17,12 +17,12 @@ static size_t round16(size_t n) {
     return (n + 15) / 16 * 16;
 }
 
-void lg_cpu_layout_of(const lg_config *c, lg_cpu_layout *lay) {
+void lg_cpu_layout_of(const lg_config *c, lg_dtype kv, lg_cpu_layout *lay) {
     *lay = (lg_cpu_layout){0};
     for (uint32_t i = 0; i < c->n_layer; i++)
         lay->idx[i] = c->layer[i] == LG_LAYER_ATTN ? lay->n_attn++ : lay->n_gdn++;
-    lay->kv = (size_t)c->d_head * LG_PAGE_TOK;
-    lay->page = (size_t)lay->n_attn * c->n_kv_head * 2 * lay->kv;
+    lay->kv = lg_kv_bytes(kv, c->d_head);
+    lay->page = (size_t)lay->n_attn * c->n_kv_head * lay->kv;
     size_t k = (size_t)c->n_k_head * c->d_k, v = (size_t)c->n_v_head * c->d_v;
     lay->s = 0;
     lay->open_k = lay->s + round16(v * c->d_k);
@@ -140,10 +140,10 @@ void lg_backend_plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int 
     lg_cpu_layout lay;
     lg_cpu_scratch s;
     lg_arena a;
-    lg_cpu_layout_of(cfg, &lay);
+    lg_cpu_layout_of(cfg, opt->kv, &lay);
     lg_arena_init(&a, NULL, SIZE_MAX);
     carve(&a, cfg, opt, n_thread, &s);
-    plan->page_bytes = lay.page * sizeof(float);
+    plan->page_bytes = lay.page;
     plan->slot_bytes = lay.slot * sizeof(float);
     plan->snap_bytes = lay.slot * sizeof(float);
     plan->n_snap_part = lay.n_gdn;
@@ -165,6 +165,9 @@ lg_status lg_backend_open(const lg_weights *w, const lg_backend_opt *opt, lg_poo
                        "backend: max_tok %u, max_seq %u, max_out %u, n_slot %u: "
                        "each must be at least 1",
                        opt->max_tok, opt->max_seq, opt->max_out, opt->n_slot);
+    if (!lg_kv_has(opt->kv))
+        return LG_FAIL(err, LG_E_ARG, "backend: keys and values cannot be kept as %s",
+                       lg_dtype_name(opt->kv));
     lg_backend *be = lg_mem_alloc(sizeof *be);
     if (!be) return LG_FAIL(err, LG_E_NOMEM, "backend: no memory");
     be->w = w;
@@ -177,7 +180,7 @@ lg_status lg_backend_open(const lg_weights *w, const lg_backend_opt *opt, lg_poo
     be->opt = *opt;
     be->exact = opt->exact || strcmp(be->kern->name, "ref") == 0;
     be->ld_logits = round16(w->cfg.n_vocab);
-    lg_cpu_layout_of(be->cfg, &be->lay);
+    lg_cpu_layout_of(be->cfg, opt->kv, &be->lay);
     lg_backend_plan plan;
     lg_backend_plan_bytes(be->cfg, opt, be->n_thread, &plan);
     be->page = take_pool(opt->n_page, plan.page_bytes);

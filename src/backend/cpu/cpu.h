@@ -27,12 +27,12 @@
 #define LG_CPU_SPLIT_PAGES 4      /* pages of one attention window, per thread */
 #define LG_CPU_SPLIT_FROM  16     /* pages from which a lone row is divided by pages */
 
-/* Where things lie inside a page and a slot, in floats. */
+/* Where things lie inside a page, in bytes, and inside a slot, in floats. */
 typedef struct lg_cpu_layout {
     uint32_t n_attn, n_gdn;     /* layers of each kind */
     uint32_t idx[LG_MAX_LAYER]; /* layer -> its number among the layers of its kind */
-    size_t kv;                  /* keys of one KV head in one page; values follow, as many */
-    size_t page;                /* one page: [n_attn][n_kv_head][keys | values] */
+    size_t kv;                  /* part of one KV head in one page: lg_kv_bytes */
+    size_t page;                /* one page: [n_attn][n_kv_head] of that */
     size_t s, open_k, open_d, open_g, conv; /* offsets inside one layer of a slot */
     size_t gdn;                             /* one layer of a slot */
     size_t slot;                            /* one slot: [n_gdn] of that */
@@ -123,10 +123,10 @@ struct lg_backend {
     bool exact;          /* products of block types by floats */
     lg_backend_opt opt;
     lg_cpu_layout lay;
-    float *page; /* [n_page][lay.page], owned */
-    float *slot; /* [n_slot][lay.slot], owned */
-    float *snap; /* [n_snap][lay.slot], owned: slots kept aside */
-    void *block; /* owned; scratch points into it */
+    uint8_t *page; /* [n_page][lay.page], owned */
+    float *slot;   /* [n_slot][lay.slot], owned */
+    float *snap;   /* [n_snap][lay.slot], owned: slots kept aside */
+    void *block;   /* owned; scratch points into it */
     lg_cpu_scratch s;
     const lg_batch *batch; /* of the running step */
     uint32_t n_out;
@@ -135,13 +135,12 @@ struct lg_backend {
 
 /* ---- cpu.c ---- */
 
-void lg_cpu_layout_of(const lg_config *c, lg_cpu_layout *lay);
+void lg_cpu_layout_of(const lg_config *c, lg_dtype kv, lg_cpu_layout *lay);
 
-/* Keys of KV head h of the attention layer `layer` in page `page` of the pool; its values follow at + lay.kv. */
-static inline float *lg_cpu_kv(const lg_backend *be, uint32_t page, uint32_t layer,
-                               uint32_t h) {
+/* Part of KV head h of the attention layer `layer` in page `page` of the pool (lg_kv_part). */
+static inline void *lg_cpu_kv(const lg_backend *be, uint32_t page, uint32_t layer, uint32_t h) {
     size_t at = (size_t)be->lay.idx[layer] * be->cfg->n_kv_head + h;
-    return be->page + page * be->lay.page + at * 2 * be->lay.kv;
+    return be->page + page * be->lay.page + at * be->lay.kv;
 }
 
 /* State of GDN layer `layer` in a slot. */

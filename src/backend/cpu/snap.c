@@ -68,27 +68,21 @@ void lg_backend_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_t
 
 void lg_backend_copy_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to) {
     LG_ASSERT(owner == 0 && from < be->opt.n_page && to < be->opt.n_page);
-    memcpy(be->page + to * be->lay.page, be->page + from * be->lay.page,
-           be->lay.page * sizeof(float));
+    memcpy(be->page + to * be->lay.page, be->page + from * be->lay.page, be->lay.page);
 }
 
 /* ---- as bytes ---- */
 
 void lg_backend_get_page(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to) {
-    LG_ASSERT(page < be->opt.n_page && n_tok <= LG_PAGE_TOK);
-    const float *from = be->page + page * be->lay.page;
-    float *out = to;
-    size_t d = be->cfg->d_head, n_head = be->lay.page / (2 * be->lay.kv);
-    memset(out, 0, be->lay.page * sizeof *out);
-    for (size_t h = 0; h < n_head; h++, from += 2 * be->lay.kv, out += 2 * be->lay.kv) {
-        for (size_t e = 0; e < d; e++) copy(from, out, e * LG_PAGE_TOK, n_tok);
-        copy(from, out, be->lay.kv, n_tok * d);
-    }
+    LG_ASSERT(page < be->opt.n_page);
+    const uint8_t *from = be->page + page * be->lay.page;
+    for (size_t at = 0; at < be->lay.page; at += be->lay.kv)
+        lg_kv_copy(be->opt.kv, be->cfg->d_head, n_tok, from + at, (uint8_t *)to + at);
 }
 
 void lg_backend_put_page(lg_backend *be, uint32_t page, const void *from) {
     LG_ASSERT(page < be->opt.n_page);
-    memcpy(be->page + page * be->lay.page, from, be->lay.page * sizeof(float));
+    memcpy(be->page + page * be->lay.page, from, be->lay.page);
 }
 
 /* Zero what open rows that are not there yet left in one layer. */

@@ -25,5 +25,7 @@ void lg_conv_avx2_silu(const float *x, size_t ld_x, uint32_t n_tok, uint32_t n_c
                        size_t ld_prev, float *u, size_t ld_u);
 void lg_gdn_avx2_rows(const lg_gdn_arg *a);
 void lg_attn_avx2_page(const lg_attn_arg *a);
+void lg_attn_avx2_store(lg_dtype kv, const float *k, const float *v, uint32_t d, uint32_t j,
+                        void *page);
 
 #endif

@@ -19,5 +19,6 @@ const lg_kern lg_kern_avx2 = {
     .conv_silu = lg_conv_avx2_silu,
     .gdn_rows = lg_gdn_avx2_rows,
     .attn_page = lg_attn_avx2_page,
+    .kv_store = lg_attn_avx2_store,
     .argmax = lg_row_avx2_argmax,
 };

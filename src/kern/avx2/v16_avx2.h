@@ -11,6 +11,8 @@
 #define V16_P1     4 /* panels walked together for one row */
 #define V16_P2     2 /* and for two or three rows */
 #define V16_P3     1 /* and for four to six rows */
+#define V16_ATTN_V 1 /* vectors of a tile of attention, V16_TILE_R rows each */
+#define V16_ATTN_R 8 /* rows up to which keys and values are widened in registers */
 
 typedef struct v16 {
     __m256 a, b; /* lanes 0-7, 8-15 */
@@ -151,6 +153,18 @@ static inline v16 v16_load_bf16(const uint16_t *p) {
 static inline v16 v16_load_f16(const uint16_t *p) {
     return (v16){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)),
                  _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 8)))};
+}
+
+static inline void v16_store_f16(uint16_t *p, v16 x) {
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)(void *)(p + 8),
+                     _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+
+static inline v16 v16_load_i8(const int8_t *p) {
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
+                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
 }
 
 /* E4M3 times 2^-8, through binary16: sign and the other bits one place down are the number with the same bias difference,

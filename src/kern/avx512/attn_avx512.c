@@ -7,3 +7,8 @@
 void lg_attn_avx512_page(const lg_attn_arg *a) {
     attn_page(a);
 }
+
+void lg_attn_avx512_store(lg_dtype kv, const float *k, const float *v, uint32_t d, uint32_t j,
+                          void *page) {
+    attn_store(kv, k, v, d, j, page);
+}

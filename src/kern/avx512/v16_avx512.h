@@ -11,6 +11,8 @@
 #define V16_P1     8  /* panels walked together for one row */
 #define V16_P2     4  /* and for two or three rows */
 #define V16_P3     2  /* and for four to six rows */
+#define V16_ATTN_V 2  /* vectors of a tile of attention, V16_TILE_R rows each */
+#define V16_ATTN_R 12 /* rows up to which keys and values are widened in registers */
 
 typedef struct v16 {
     __m512 a;
@@ -125,6 +127,15 @@ static inline v16 v16_load_bf16(const uint16_t *p) {
 
 static inline v16 v16_load_f16(const uint16_t *p) {
     return (v16){_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p))};
+}
+
+static inline void v16_store_f16(uint16_t *p, v16 x) {
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+}
+
+static inline v16 v16_load_i8(const int8_t *p) {
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (v16){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b))};
 }
 
 /* E4M3 times 2^-8, through binary16: sign and the other bits one place down are the number with the same bias difference,

@@ -19,5 +19,6 @@ const lg_kern lg_kern_ref = {
     .conv_silu = lg_conv_ref_silu,
     .gdn_rows = lg_gdn_ref_rows,
     .attn_page = lg_attn_ref_page,
+    .kv_store = lg_attn_ref_store,
     .argmax = lg_row_ref_argmax,
 };
