@@ -37,6 +37,9 @@ static const char help[] =
     "      --ping SECONDS  a stream that is silent for so long gets a ping (default: 10)\n"
     "      --keep-client-header\n"
     "                      leave the changing first line of a known client's system prompt\n"
+    "      --lenient       ignore request fields that are not known (the log names them) "
+    "instead of\n"
+    "                      answering 400\n"
     "\n"
     "Who may use it (docs/SECURITY.md):\n"
     "      --keys FILE     API keys, made by `lignum keys`; read again at SIGHUP\n"
@@ -94,6 +97,7 @@ enum {
     OPT_INSECURE,
     OPT_PING,
     OPT_KEEP_HEADER,
+    OPT_LENIENT,
     OPT_TLS_CERT,
     OPT_TLS_KEY,
     OPT_TLS_CA,
@@ -129,6 +133,7 @@ static const struct option longs[] = {
     {"cors-origin", required_argument, NULL, OPT_CORS},
     {"ping", required_argument, NULL, OPT_PING},
     {"keep-client-header", no_argument, NULL, OPT_KEEP_HEADER},
+    {"lenient", no_argument, NULL, OPT_LENIENT},
     {"insecure", no_argument, NULL, OPT_INSECURE},
     {"tls-cert", required_argument, NULL, OPT_TLS_CERT},
     {"tls-key", required_argument, NULL, OPT_TLS_KEY},
@@ -252,6 +257,7 @@ static bool take(serve_opt *o, const char *argv0, int c) {
         o->gate.ping_us = v * 1000000;
         return true;
     case OPT_KEEP_HEADER: o->gate.keep_header = true; return true;
+    case OPT_LENIENT: o->gate.lenient = true; return true;
     case OPT_RESTART:
         if (!lg_option_u64(argv0, "--restart-deadline", optarg, 1, 86400, &v)) return false;
         o->gate.restart_us = v * 1000000;

@@ -19,7 +19,7 @@ static bool only_members(lg_parse *p, const char *where, const lg_json *v,
     for (const lg_json *m = v->child; m; m = m->next) {
         bool hint = lg_request_key_is(m, "cache_control") && m->kind == LG_JSON_OBJECT;
         if (hint || m->kind == LG_JSON_NULL || lg_request_key_among(m, list, n)) continue;
-        return lg_request_unknown(p, where, m);
+        if (!lg_request_unknown(p, where, m)) return false;
     }
     return true;
 }
@@ -63,10 +63,9 @@ static bool take_thinking(lg_parse *p, const lg_field *f, const lg_json *v) {
         return lg_request_refuse(
             p->e, "thinking.type", "invalid_value",
             "thinking.type: expected \"enabled\", \"adaptive\" or \"disabled\"");
-    if (display && display->kind != LG_JSON_NULL && !lg_json_is(display, "summarized"))
-        return lg_request_refuse(p->e, "thinking.display", "unsupported_value",
-                                 "thinking.display: only \"summarized\" is supported; the "
-                                 "thinking is shown as it is");
+    if (display && display->kind != LG_JSON_NULL && !lg_json_is(display, "summarized") &&
+        !lg_json_is(display, "omitted"))
+        return lg_request_bad(p, "thinking.display", display, "\"summarized\" or \"omitted\"");
     if (enabled != (budget && budget->kind != LG_JSON_NULL))
         return lg_request_refuse(p->e, "thinking.budget_tokens", "invalid_value",
                                  "thinking.budget_tokens: needed with type \"enabled\", and "
@@ -90,6 +89,7 @@ static bool take_tools(lg_parse *p, const lg_field *f, const lg_json *v) {
         lg_request_name(where, "tools[%zu]", i);
         if (t->kind != LG_JSON_OBJECT) return lg_request_bad(p, where, t, "an object");
         lg_request_name(param, "%.40s.type", where);
+        if (lg_request_is_search(p, type)) continue;
         if (type && type->kind != LG_JSON_NULL && !lg_json_is(type, "custom"))
             return lg_request_refuse(p->e, param, "unsupported_value",
                                      "%s: only \"custom\" tools are supported", param);
@@ -108,8 +108,10 @@ static bool take_tools(lg_parse *p, const lg_field *f, const lg_json *v) {
         if (strict && strict->kind != LG_JSON_NULL && strict->kind != LG_JSON_FALSE)
             return lg_request_refuse(p->e, param, "unsupported_value",
                                      "%s: only false is supported", param);
+        /* All tools are shown to the model at once, those too that are to be loaded later. */
         if (!ONLY(p, where, t, "type", "name", "description", "input_schema", "strict",
-                  "eager_input_streaming"))
+                  "eager_input_streaming", "defer_loading", "allowed_callers",
+                  "input_examples"))
             return false;
     }
     p->tools = v;
@@ -128,11 +130,9 @@ static bool take_tool_choice(lg_parse *p, const lg_field *f, const lg_json *v) {
     if (!p->no_tools && !lg_json_is(type, "auto"))
         return lg_request_refuse(p->e, "tool_choice.type", "invalid_value",
                                  "tool_choice.type: expected \"auto\" or \"none\"");
-    if (alone && alone->kind != LG_JSON_NULL && alone->kind != LG_JSON_FALSE)
-        return lg_request_refuse(p->e, "tool_choice.disable_parallel_tool_use",
-                                 "unsupported_value",
-                                 "tool_choice.disable_parallel_tool_use: only false is "
-                                 "supported");
+    if (alone && alone->kind != LG_JSON_NULL && !lg_json_bool(alone, &p->req->one_call))
+        return lg_request_bad(p, "tool_choice.disable_parallel_tool_use", alone,
+                              "true or false");
     return ONLY(p, f->name, v, "type", "disable_parallel_tool_use");
 }
 
@@ -290,11 +290,22 @@ static bool is_type(const lg_json *k, const char *type) {
 /* Append a text block's text. */
 static bool add_text(lg_parse *p, const char *where, const lg_json *k, lg_buf *text) {
     const lg_json *v, *cite = lg_json_get(k, "citations");
-    if (cite && cite->child) return lg_request_unknown(p, where, cite);
+    if (cite && cite->child && !lg_request_unknown(p, where, cite)) return false;
     if (!ONLY(p, where, k, "type", "text", "citations") ||
         !need_string(p, where, k, "text", &v))
         return false;
     lg_buf_put(text, v->text, v->text_len);
+    return true;
+}
+
+/* A search for tools has found this one; its definition is among the tools. */
+static bool add_reference(lg_parse *p, const char *where, const lg_json *k, lg_buf *text) {
+    const lg_json *name;
+    if (!ONLY(p, where, k, "type", "tool_name") ||
+        !need_string(p, where, k, "tool_name", &name))
+        return false;
+    lg_buf_puts(text, text->len_bytes ? "\n" : "");
+    lg_buf_put(text, name->text, name->text_len);
     return true;
 }
 
@@ -317,7 +328,9 @@ static bool put_result(lg_parse *p, const char *where, const lg_json *k, lg_buf 
     if (ok && content && content->kind == LG_JSON_ARRAY)
         for (const lg_json *c = content->child; c && ok; c = c->next, i++) {
             lg_request_name(part, "%.40s.content[%zu]", where, i);
-            ok = is_type(c, "text") ? add_text(p, part, c, &text) : bad_block(p, part, c);
+            ok = is_type(c, "text")             ? add_text(p, part, c, &text)
+                 : is_type(c, "tool_reference") ? add_reference(p, part, c, &text)
+                                                : bad_block(p, part, c);
         }
     lg_buf_puts(b, "{\"role\":\"tool\",\"content\":");
     put_joined(b, &text);
@@ -463,10 +476,14 @@ static bool put_message(lg_parse *p, size_t i, const lg_json *msg, const lg_json
     return put_user(p, i, content, after ? calls : NULL, role->text, b);
 }
 
-static void put_tools(const lg_json *tools, lg_buf *b) {
+static void put_tools(const lg_parse *p, lg_buf *b) {
+    bool first = true;
     lg_buf_puts(b, "],\"tools\":[");
-    for (const lg_json *t = tools ? tools->child : NULL; t; t = t->next) {
+    for (const lg_json *t = p->tools ? p->tools->child : NULL; t; t = t->next) {
         const lg_json *name = lg_json_get(t, "name"), *about = lg_json_get(t, "description");
+        if (lg_request_is_search(p, lg_json_get(t, "type"))) continue;
+        lg_buf_puts(b, first ? "" : ",");
+        first = false;
         lg_buf_puts(b, "{\"type\":\"function\",\"function\":{\"name\":");
         lg_json_put(b, name, LG_JSON_COMPACT);
         if (about && about->kind == LG_JSON_STRING) {
@@ -475,7 +492,7 @@ static void put_tools(const lg_json *tools, lg_buf *b) {
         }
         lg_buf_puts(b, ",\"parameters\":");
         lg_json_put(b, lg_json_get(t, "input_schema"), LG_JSON_COMPACT);
-        lg_buf_puts(b, t->next ? "}}," : "}}");
+        lg_buf_puts(b, "}}");
     }
     lg_buf_puts(b, "]}");
 }
@@ -499,7 +516,7 @@ static bool render(lg_parse *p) {
         before = m;
     }
     if (b.len_bytes && b.data[b.len_bytes - 1] == ',') b.len_bytes--;
-    put_tools(p->tools, &b);
+    put_tools(p, &b);
     ok = ok && lg_request_render_text(p, &b);
     lg_buf_fini(&b);
     return ok;

@@ -157,6 +157,7 @@ static lg_status out_open(const lg_oai_req *req, uint32_t choice, lg_out **out) 
     *out = (lg_out *)a;
     if (!a) return LG_E_NOMEM;
     a->req = req;
+    a->blocks.one_call = req->one_call;
     return lg_blocks_init(&a->blocks, req->tools, req->opened_think, on_block, a);
 }
 

@@ -10,7 +10,8 @@
  *   notify     readiness, for systemd                       request   what all wire formats share: fields, prompts
  *   anthropic, responses  two more wire formats              blocks    output as a list of blocks, for these two
  *   history    conversations for previous_response_id       tokenize  /tokenize, /detokenize
- *   openapi    the tables of fields as a document
+ *   openapi    the tables of fields as a document            notice    what the log says once
+ *   argval     text of an argument -> JSON, by schema
  *
  * A request's way: server reads it -> routes finds the route, its lg_wire parses it -> one job with one flight for each
  * choice -> supervise sends them over the link -> events come back -> the lg_wire writes -> server sends.
@@ -21,6 +22,7 @@
 #include "gateway/anthropic.h"
 #include "gateway/guard.h"
 #include "gateway/http.h"
+#include "gateway/notice.h"
 #include "gateway/openai.h"
 #include "gateway/responses.h"
 #include "gateway/tokenize.h"
@@ -43,12 +45,12 @@ typedef struct lg_gateway_opt {
     uint64_t max_bodies; /* bytes of the bodies of all requests that are not answered yet */
     uint32_t max_flight; /* answers in the making at one time */
     uint64_t head_us, body_us,
-        idle_us;           /* deadlines: a request's head, its body, the next request */
-    uint64_t drain_us;     /* how long answers may go on after SIGTERM */
-    uint64_t restart_us;   /* how long answers wait for a lost worker */
-    uint64_t ping_us;      /* a stream that is silent for so long shows that it lives */
-    bool keep_header;      /* see lg_oai_model */
-    const char *keys_path; /* NULL: nobody is asked for a key */
+        idle_us;               /* deadlines: a request's head, its body, the next request */
+    uint64_t drain_us;         /* how long answers may go on after SIGTERM */
+    uint64_t restart_us;       /* how long answers wait for a lost worker */
+    uint64_t ping_us;          /* a stream that is silent for so long shows that it lives */
+    bool keep_header, lenient; /* see lg_oai_model */
+    const char *keys_path;     /* NULL: nobody is asked for a key */
     const char *tls_cert, *tls_key, *tls_client_ca; /* files; NULL: no TLS */
     bool insecure; /* listen beyond this machine without keys or TLS */
     const char *allow_host[LG_GUARD_MAX_NAME];
@@ -183,6 +185,7 @@ typedef struct lg_gateway {
     lg_tokenizer *tok;
     lg_oai_model model;
     lg_guard guard;
+    lg_notice notice;
     bool draining;
     bool
         successor; /* draining, and new connections go to somebody else: what came here is answered */

@@ -68,10 +68,12 @@ static bool take_stream_options(lg_parse *p, const lg_field *f, const lg_json *v
     p->stream_options = true;
     for (const lg_json *m = v->child; m; m = m->next) {
         bool ignored, *out = &p->req->include_usage;
-        if (lg_request_key_is(m, "include_obfuscation"))
+        if (lg_request_key_is(m, "include_obfuscation")) {
             out = &ignored; /* only whether bytes of padding are wanted */
-        else if (!lg_request_key_is(m, "include_usage"))
-            return lg_request_unknown(p, f->name, m);
+        } else if (!lg_request_key_is(m, "include_usage")) {
+            if (!lg_request_unknown(p, f->name, m)) return false;
+            continue;
+        }
         if (m->kind != LG_JSON_NULL && !lg_json_bool(m, out))
             return lg_request_bad(p, "stream_options.include_usage", m, "true or false");
     }
@@ -102,7 +104,7 @@ static bool take_response_format(lg_parse *p, const lg_field *f, const lg_json *
         return lg_request_refuse(p->e, "response_format.type", "unsupported_value",
                                  "response_format.type: only \"text\" is supported");
     for (const lg_json *m = v->child; m; m = m->next)
-        if (!lg_request_key_is(m, "type")) return lg_request_unknown(p, f->name, m);
+        if (!lg_request_key_is(m, "type") && !lg_request_unknown(p, f->name, m)) return false;
     return true;
 }
 
@@ -152,6 +154,7 @@ static const lg_field fields[] = {
     /* chat */
     {"tools", "array", LG_AT_CHAT, lg_openai_take_tools, 0, 0, 0, false, 0},
     {"tool_choice", "", LG_AT_CHAT, take_tool_choice, 0, 0, 0, false, 0},
+    {"parallel_tool_calls", "boolean", LG_AT_CHAT, lg_request_take_parallel, 0, 0, 0, false, 0},
     {"enable_thinking", "boolean", LG_AT_CHAT, lg_request_take_thinking, 0, 0, 0, false, 0},
     {"thinking_budget", "integer", LG_AT_CHAT, lg_request_take_budget, 0, 1,
      LG_REQUEST_ANY_COUNT, false, 0},
@@ -161,7 +164,6 @@ static const lg_field fields[] = {
     /* nothing else than what happens anyway */
     {"response_format", "object", LG_AT_CHAT, take_response_format, 0, 0, 0, false, 0},
     {"modalities", "array", LG_AT_CHAT, take_modalities, 0, 0, 0, false, 0},
-    {"parallel_tool_calls", "boolean", LG_AT_CHAT, lg_request_only_true, 0, 0, 0, false, 0},
     {"store", "boolean", LG_AT_CHAT, lg_request_only_false, 0, 0, 0, false, 0},
     {"echo", "boolean", LG_AT_TEXT, lg_request_only_false, 0, 0, 0, false, 0},
     {"best_of", "integer", LG_AT_TEXT, lg_request_only_one, 0, 0, 0, false, 0},
@@ -207,8 +209,9 @@ static bool check_parts(lg_parse *p, const lg_json *content, size_t i_msg) {
             return lg_request_refuse(p->e, param, "unsupported_value",
                                      "%s: only parts of type \"text\" are supported", param);
         for (const lg_json *m = part->child; m; m = m->next)
-            if (!lg_request_key_is(m, "type") && !lg_request_key_is(m, "text"))
-                return lg_request_unknown(p, param, m);
+            if (!lg_request_key_is(m, "type") && !lg_request_key_is(m, "text") &&
+                !lg_request_unknown(p, param, m))
+                return false;
     }
     return true;
 }
@@ -230,7 +233,7 @@ bool lg_oai_check_messages(lg_parse *p) {
                 continue;
             bool nothing = m->kind == LG_JSON_ARRAY && !m->child;
             if (lg_request_key_among(m, empty, LG_COUNT(empty)) && nothing) continue;
-            return lg_request_unknown(p, where, m);
+            if (!lg_request_unknown(p, where, m)) return false;
         }
         const lg_json *content = lg_json_get(msg, "content");
         if (content && content->kind == LG_JSON_ARRAY && !check_parts(p, content, i))

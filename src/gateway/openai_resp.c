@@ -283,6 +283,10 @@ static void collect_part(lg_oai_out *out, const lg_part *part) {
 
 static void on_part(void *ctx, const lg_part *part) {
     lg_oai_out *out = ctx;
+    bool first = part->kind <= LG_PART_CONTENT || part->call == 0;
+    if (out->req->one_call && lg_outparse_n_call(out->parse) + !first > 0 &&
+        !(part->kind == LG_PART_CALL_ARGS && first))
+        return; /* nothing follows the one call */
     if (out->req->stream)
         stream_part(out, part);
     else

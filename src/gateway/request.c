@@ -5,6 +5,8 @@
  * fuzz/fuzz_openai.c */
 #include "gateway/request.h"
 
+#include "gateway/notice.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -61,9 +63,24 @@ bool lg_request_bad(lg_parse *p, const char *param, const lg_json *v, const char
                              shown ? v->text : "");
 }
 
+void lg_request_ignored(const lg_parse *p, const char *name) {
+    /* Places in lists are all alike: tools[0].x and tools[1].x are told as tools[].x. */
+    char plain[LG_REQUEST_PARAM], *w = plain;
+    for (const char *s = name; *s; s++) {
+        *w++ = *s;
+        if (*s == '[') s += strspn(s + 1, "0123456789");
+    }
+    *w = 0;
+    lg_notice_once(p->req->model->notice, plain, "fields of this name have no effect");
+}
+
 bool lg_request_unknown(lg_parse *p, const char *where, const lg_json *v) {
     char param[LG_REQUEST_PARAM];
     lg_request_name(param, "%s.%.40s", where, v->key);
+    if (p->req->model->lenient) {
+        lg_request_ignored(p, param);
+        return true;
+    }
     return lg_request_refuse(p->e, param, "unknown_parameter", "Unknown parameter: '%s'.",
                              param);
 }
@@ -156,6 +173,18 @@ bool lg_request_good_name(const lg_json *v) {
     return true;
 }
 
+bool lg_request_is_search(const lg_parse *p, const lg_json *type) {
+    static const char *const prefix[] = {"web_search", "web_fetch"};
+    if (!type || type->kind != LG_JSON_STRING) return false;
+    for (size_t i = 0; i < LG_COUNT(prefix); i++) {
+        if (strncmp(type->text, prefix[i], strlen(prefix[i])) != 0) continue;
+        lg_notice_once(p->req->model->notice, prefix[i],
+                       "this server has no such tool; the model is not offered it");
+        return true;
+    }
+    return false;
+}
+
 static bool read_id(const char *s, size_t len, uint32_t limit, uint32_t *id) {
     uint64_t x = 0;
     if (len < 1 || len > 10) return false;
@@ -225,7 +254,10 @@ bool lg_request_take_template_kwargs(lg_parse *p, const lg_field *f, const lg_js
     bool x;
     if (v->kind != LG_JSON_OBJECT) return lg_request_bad(p, f->name, v, "an object");
     for (const lg_json *m = v->child; m; m = m->next) {
-        if (!lg_request_key_is(m, "enable_thinking")) return lg_request_unknown(p, f->name, m);
+        if (!lg_request_key_is(m, "enable_thinking")) {
+            if (!lg_request_unknown(p, f->name, m)) return false;
+            continue;
+        }
         if (m->kind == LG_JSON_NULL) continue;
         if (!lg_json_bool(m, &x))
             return lg_request_bad(p, "chat_template_kwargs.enable_thinking", m,
@@ -247,11 +279,18 @@ bool lg_request_take_effort(lg_parse *p, const lg_field *f, const lg_json *v) {
                           "\"none\", \"minimal\", \"low\", \"medium\", \"high\" or \"xhigh\"");
 }
 
-/* Harmless: it changes nothing here. */
 bool lg_request_take_budget(lg_parse *p, const lg_field *f, const lg_json *v) {
     return lg_request_take_count(p, f, v, &p->req->think_budget);
 }
 
+bool lg_request_take_parallel(lg_parse *p, const lg_field *f, const lg_json *v) {
+    bool x;
+    if (!lg_json_bool(v, &x)) return lg_request_bad(p, f->name, v, "true or false");
+    p->req->one_call = !x;
+    return true;
+}
+
+/* Harmless: it changes nothing here. */
 bool lg_request_pass_string(lg_parse *p, const lg_field *f, const lg_json *v) {
     return v->kind == LG_JSON_STRING || lg_request_bad(p, f->name, v, "a string");
 }
@@ -316,9 +355,13 @@ static bool take_fields(lg_parse *p, const lg_field *table, size_t n_field,
         while (i < n_field &&
                !((table[i].where & p->at) && lg_request_key_is(v, table[i].name)))
             i++;
-        if (i == n_field)
-            return lg_request_refuse(p->e, v->key, "unknown_parameter",
-                                     "Unknown parameter: '%.200s'.", v->key);
+        if (i == n_field) {
+            if (!p->req->model->lenient)
+                return lg_request_refuse(p->e, v->key, "unknown_parameter",
+                                         "Unknown parameter: '%.200s'.", v->key);
+            lg_request_ignored(p, v->key);
+            continue;
+        }
         if (seen[i])
             return lg_request_refuse(p->e, v->key, "duplicate_parameter", "%s is given twice.",
                                      v->key);

@@ -21,6 +21,8 @@ typedef struct lg_oai_model {
     uint32_t n_vocab;           /* ids below this may be named in logit_bias */
     uint64_t created;           /* Unix seconds */
     struct lg_history *history; /* for previous_response_id, or NULL */
+    bool lenient;               /* unknown fields are told in the log and ignored */
+    struct lg_notice *notice;   /* what the log has said, or NULL */
     bool keep_header; /* leave the changing header line in system prompts of /v1/messages */
 } lg_oai_model;
 
@@ -57,7 +59,7 @@ typedef struct lg_oai_req {
     lg_json_doc *
         chat_doc; /* messages and tools of other formats, as the chat format reads them; or NULL */
     bool dropped_header; /* a changing header line was taken off the system prompt */
-    bool one_call;       /* parallel_tool_calls is false: calls after the first are left out */
+    bool one_call;       /* no parallel calls: those after the first are left out */
     bool store;          /* /v1/responses: keep it for previous_response_id */
     lg_buf kept;         /* what is kept: the messages, each followed by a comma */
     bool token_strs;     /* /tokenize: the pieces too */
@@ -118,7 +120,7 @@ bool lg_request_open(const lg_oai_model *model, uint32_t at, const lg_field *tab
                      size_t n_field, bool (*finish)(lg_parse *p), const char *body,
                      size_t len_bytes, lg_oai_req **req, lg_oai_error *e);
 
-/* ---- Errors: all return false ---- */
+/* ---- Errors: all return false, but for the one that may not ---- */
 
 /* Fill *e with a 400. */
 bool lg_request_refuse(lg_oai_error *e, const char *param, const char *code, const char *fmt,
@@ -129,8 +131,11 @@ bool lg_request_no_memory(lg_oai_error *e);
 /* Refuse value v: expected this, found that. */
 bool lg_request_bad(lg_parse *p, const char *param, const lg_json *v, const char *expected);
 
-/* Refuse member v of the object `where`. */
+/* Refuse member v of the object `where`; true when such are ignored (--lenient), which the log says. */
 bool lg_request_unknown(lg_parse *p, const char *where, const lg_json *v);
+
+/* Say once in the log that this has no effect. */
+void lg_request_ignored(const lg_parse *p, const char *name);
 
 /* Turn an error of the chat format or the tokenizer into an answer. */
 bool lg_request_refuse_prompt(lg_parse *p, lg_status st, const lg_err *err);
@@ -148,15 +153,18 @@ lg_field_fn lg_request_take_model, lg_request_take_bool, lg_request_take_float,
     lg_request_take_max_tokens, lg_request_take_top_k, lg_request_take_seed,
     lg_request_take_ignore_eos, lg_request_take_stop, lg_request_take_messages,
     lg_request_take_thinking, lg_request_take_template_kwargs, lg_request_take_effort,
-    lg_request_take_budget, lg_request_take_logit_bias, lg_request_pass_string,
-    lg_request_pass_object, lg_request_only_false, lg_request_only_true, lg_request_only_one,
-    lg_request_never;
+    lg_request_take_budget, lg_request_take_parallel, lg_request_take_logit_bias,
+    lg_request_pass_string, lg_request_pass_object, lg_request_only_false, lg_request_only_true,
+    lg_request_only_one, lg_request_never;
 
 /* An integer within the field's range. */
 bool lg_request_take_count(lg_parse *p, const lg_field *f, const lg_json *v, uint32_t *out);
 
 /* 1 to 64 letters, digits, _ or -. */
 bool lg_request_good_name(const lg_json *v);
+
+/* A tool of this type is the vendor's own search: the model is not offered it, and the log says so once. */
+bool lg_request_is_search(const lg_parse *p, const lg_json *type);
 
 /* ---- Prompts ---- */
 

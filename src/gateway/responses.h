@@ -17,4 +17,8 @@ const lg_field *lg_responses_fields(size_t *n);
 bool lg_responses_open(const lg_oai_model *model, const char *body, size_t len_bytes,
                        lg_oai_req **req, lg_oai_error *e);
 
+/* Append the name, as a JSON string, by which the model knows a function of a namespace: "GROUP__NAME"; of none (group NULL
+ * or null): its own. */
+void lg_responses_put_name(lg_buf *b, const lg_json *group, const lg_json *name);
+
 #endif

@@ -32,29 +32,68 @@ static bool take_previous(lg_parse *p, const lg_field *f, const lg_json *v) {
     return true;
 }
 
+static bool check_function(lg_parse *p, const char *where, const lg_json *t) {
+    static const char *const known[] = {"type",       "name",   "description",
+                                        "parameters", "strict", "defer_loading"};
+    char param[LG_REQUEST_PARAM];
+    const lg_json *schema = lg_json_get(t, "parameters");
+    if (t->kind != LG_JSON_OBJECT) return lg_request_bad(p, where, t, "an object");
+    lg_request_name(param, "%.48s.type", where);
+    if (!lg_json_is(lg_json_get(t, "type"), "function"))
+        return lg_request_refuse(p->e, param, "unsupported_value",
+                                 "%s: only \"function\", \"namespace\" and, without effect, "
+                                 "\"web_search\" are supported",
+                                 param);
+    lg_request_name(param, "%.48s.name", where);
+    if (!lg_request_good_name(lg_json_get(t, "name")))
+        return lg_request_refuse(p->e, param, "invalid_value",
+                                 "%s: expected 1 to 64 letters, digits, _ or -", param);
+    lg_request_name(param, "%.48s.parameters", where);
+    if (schema && schema->kind != LG_JSON_OBJECT && schema->kind != LG_JSON_NULL)
+        return lg_request_bad(p, param, schema, "a JSON schema object");
+    for (const lg_json *m = t->child; m; m = m->next)
+        if (!lg_request_key_among(m, known, LG_COUNT(known)) &&
+            !lg_request_unknown(p, where, m))
+            return false;
+    return true;
+}
+
+/* A group of functions under one name. */
+static bool check_namespace(lg_parse *p, const char *where, const lg_json *t) {
+    static const char *const known[] = {"type", "name", "description", "tools"};
+    char param[LG_REQUEST_PARAM];
+    const lg_json *tools = lg_json_get(t, "tools");
+    size_t i = 0;
+    lg_request_name(param, "%.48s.name", where);
+    if (!lg_request_good_name(lg_json_get(t, "name")))
+        return lg_request_refuse(p->e, param, "invalid_value",
+                                 "%s: expected 1 to 64 letters, digits, _ or -", param);
+    lg_request_name(param, "%.48s.tools", where);
+    if (!tools || tools->kind != LG_JSON_ARRAY)
+        return lg_request_refuse(p->e, param, "invalid_value", "%s: expected an array of tools",
+                                 param);
+    for (const lg_json *f = tools->child; f; f = f->next) {
+        lg_request_name(param, "%.40s.tools[%zu]", where, i++);
+        if (!check_function(p, param, f)) return false;
+    }
+    for (const lg_json *m = t->child; m; m = m->next)
+        if (!lg_request_key_among(m, known, LG_COUNT(known)) &&
+            !lg_request_unknown(p, where, m))
+            return false;
+    return true;
+}
+
 static bool take_tools(lg_parse *p, const lg_field *f, const lg_json *v) {
-    static const char *const known[] = {"type", "name", "description", "parameters", "strict"};
-    char where[LG_REQUEST_PARAM], param[LG_REQUEST_PARAM];
+    char where[LG_REQUEST_PARAM];
     size_t i = 0;
     if (v->kind != LG_JSON_ARRAY) return lg_request_bad(p, f->name, v, "an array of tools");
     for (const lg_json *t = v->child; t; t = t->next, i++) {
-        const lg_json *schema = lg_json_get(t, "parameters");
+        const lg_json *type = lg_json_get(t, "type");
+        if (lg_request_is_search(p, type)) continue;
         lg_request_name(where, "tools[%zu]", i);
-        if (t->kind != LG_JSON_OBJECT) return lg_request_bad(p, where, t, "an object");
-        lg_request_name(param, "%.40s.type", where);
-        if (!lg_json_is(lg_json_get(t, "type"), "function"))
-            return lg_request_refuse(p->e, param, "unsupported_value",
-                                     "%s: only \"function\" is supported", param);
-        lg_request_name(param, "%.40s.name", where);
-        if (!lg_request_good_name(lg_json_get(t, "name")))
-            return lg_request_refuse(p->e, param, "invalid_value",
-                                     "%s: expected 1 to 64 letters, digits, _ or -", param);
-        lg_request_name(param, "%.40s.parameters", where);
-        if (schema && schema->kind != LG_JSON_OBJECT && schema->kind != LG_JSON_NULL)
-            return lg_request_bad(p, param, schema, "a JSON schema object");
-        for (const lg_json *m = t->child; m; m = m->next)
-            if (!lg_request_key_among(m, known, LG_COUNT(known)))
-                return lg_request_unknown(p, where, m);
+        if (!(lg_json_is(type, "namespace") ? check_namespace(p, where, t)
+                                            : check_function(p, where, t)))
+            return false;
     }
     p->tools = v;
     return true;
@@ -66,13 +105,6 @@ static bool take_tool_choice(lg_parse *p, const lg_field *f, const lg_json *v) {
     return lg_request_refuse(p->e, f->name, "unsupported_value",
                              "tool_choice: forcing a call is not supported; use \"auto\" or "
                              "\"none\"");
-}
-
-static bool take_parallel(lg_parse *p, const lg_field *f, const lg_json *v) {
-    bool x;
-    if (!lg_json_bool(v, &x)) return lg_request_bad(p, f->name, v, "true or false");
-    p->req->one_call = !x;
-    return true;
 }
 
 static bool take_reasoning(lg_parse *p, const lg_field *f, const lg_json *v) {
@@ -114,8 +146,8 @@ static bool take_text(lg_parse *p, const lg_field *f, const lg_json *v) {
             if (!lg_json_is(m, "medium"))
                 return lg_request_refuse(p->e, "text.verbosity", "unsupported_value",
                                          "text.verbosity: only \"medium\" is supported");
-        } else {
-            return lg_request_unknown(p, f->name, m);
+        } else if (!lg_request_unknown(p, f->name, m)) {
+            return false;
         }
     }
     return true;
@@ -142,8 +174,10 @@ static bool take_stream_options(lg_parse *p, const lg_field *f, const lg_json *v
     bool x;
     if (v->kind != LG_JSON_OBJECT) return lg_request_bad(p, f->name, v, "an object");
     for (const lg_json *m = v->child; m; m = m->next) {
-        if (!lg_request_key_is(m, "include_obfuscation"))
-            return lg_request_unknown(p, f->name, m);
+        if (!lg_request_key_is(m, "include_obfuscation")) {
+            if (!lg_request_unknown(p, f->name, m)) return false;
+            continue;
+        }
         if (m->kind != LG_JSON_NULL && !lg_json_bool(m, &x))
             return lg_request_bad(p, "stream_options.include_obfuscation", m, "true or false");
     }
@@ -172,7 +206,7 @@ static const lg_field fields[] = {
     {"top_p", "number", R, lg_request_take_float, PARAM(top_p), 0, 1, true, 0},
     {"tools", "array", R, take_tools, 0, 0, 0, false, 0},
     {"tool_choice", "", R, take_tool_choice, 0, 0, 0, false, 0},
-    {"parallel_tool_calls", "boolean", R, take_parallel, 0, 0, 0, false, 0},
+    {"parallel_tool_calls", "boolean", R, lg_request_take_parallel, 0, 0, 0, false, 0},
     {"reasoning", "object", R, take_reasoning, 0, 0, 0, false, 0},
     {"text", "object", R, take_text, 0, 0, 0, false, 0},
     /* beyond the format: what the other routes know */
@@ -194,6 +228,7 @@ static const lg_field fields[] = {
     {"include", "array", R, take_include, 0, 0, 0, false, 0},
     /* harmless */
     {"metadata", "object", R, lg_request_pass_object, 0, 0, 0, false, 0},
+    {"client_metadata", "object", R, lg_request_pass_object, 0, 0, 0, false, 0},
     {"user", "string", R, lg_request_pass_string, 0, 0, 0, false, 0},
     {"safety_identifier", "string", R, lg_request_pass_string, 0, 0, 0, false, 0},
     {"prompt_cache_key", "string", R, lg_request_pass_string, 0, 0, 0, false, 0},
@@ -258,7 +293,7 @@ static bool only_members(items *it, const char *where, const lg_json *v,
     for (const lg_json *m = v->child; m; m = m->next) {
         bool mark = lg_request_key_is(m, "id") || lg_request_key_is(m, "status");
         if (mark || m->kind == LG_JSON_NULL || lg_request_key_among(m, list, n)) continue;
-        return lg_request_unknown(it->p, where, m);
+        if (!lg_request_unknown(it->p, where, m)) return false;
     }
     return true;
 }
@@ -345,10 +380,13 @@ static bool put_call(items *it, const char *where, const lg_json *v) {
     if (!need_string(it, where, v, "call_id", &id) ||
         !need_string(it, where, v, "name", &name) ||
         !need_string(it, where, v, "arguments", &args) ||
-        !ONLY(it, where, v, "type", "call_id", "name", "arguments"))
+        !ONLY(it, where, v, "type", "call_id", "name", "namespace", "arguments"))
         return false;
     lg_json_doc *doc = NULL;
     char param[LG_REQUEST_PARAM];
+    const lg_json *group = lg_json_get(v, "namespace");
+    if (group && group->kind != LG_JSON_NULL && !need_string(it, where, v, "namespace", &group))
+        return false;
     lg_request_name(param, "%.48s.arguments", where);
     lg_status st = lg_json_parse(args->text, args->text_len, 64, param, &doc, NULL);
     bool object = st == LG_OK && lg_json_root(doc)->kind == LG_JSON_OBJECT;
@@ -359,7 +397,7 @@ static bool put_call(items *it, const char *where, const lg_json *v) {
                                  "%s: expected the JSON text of an object", param);
     it->turn.open = true;
     lg_buf_puts(b, b->len_bytes ? ",{\"name\":" : "{\"name\":");
-    lg_json_put_string(b, name->text, name->text_len);
+    lg_responses_put_name(b, group, name);
     lg_buf_puts(b, ",\"arguments\":");
     lg_json_put_string(b, args->text, args->text_len);
     lg_buf_puts(b, "}");
@@ -442,21 +480,48 @@ static bool put_previous(lg_parse *p, lg_buf *out) {
                              "Previous response with id '%.60s' not found.", p->previous->text);
 }
 
-static void put_tools(const lg_json *tools, lg_buf *b) {
-    lg_buf_puts(b, "],\"tools\":[");
+void lg_responses_put_name(lg_buf *b, const lg_json *group, const lg_json *name) {
+    lg_buf_puts(b, "\"");
+    if (group && group->kind == LG_JSON_STRING) {
+        lg_json_put_escaped(b, group->text, group->text_len);
+        lg_buf_puts(b, "__");
+    }
+    lg_json_put_escaped(b, name->text, name->text_len);
+    lg_buf_puts(b, "\"");
+}
+
+/* Functions as the chat format has them; those of a namespace carry its name in theirs. */
+static void put_functions(const lg_parse *p, const lg_json *tools, const lg_json *group,
+                          lg_buf *b) {
     for (const lg_json *t = tools ? tools->child : NULL; t; t = t->next) {
         bool first = true;
+        if (lg_json_is(lg_json_get(t, "type"), "namespace")) {
+            put_functions(p, lg_json_get(t, "tools"), lg_json_get(t, "name"), b);
+            continue;
+        }
+        if (lg_request_is_search(p, lg_json_get(t, "type"))) continue;
+        lg_buf_puts(b, b->data[b->len_bytes - 1] == '[' ? "" : ",");
         lg_buf_puts(b, "{\"type\":\"function\",\"function\":{");
         for (const lg_json *m = t->child; m; m = m->next) {
-            if (lg_request_key_is(m, "type") || m->kind == LG_JSON_NULL) continue;
+            if (lg_request_key_is(m, "type") || lg_request_key_is(m, "defer_loading") ||
+                m->kind == LG_JSON_NULL)
+                continue;
             lg_buf_puts(b, first ? "" : ",");
             first = false;
             lg_json_put_string(b, m->key, m->key_len);
             lg_buf_puts(b, ":");
-            lg_json_put(b, m, LG_JSON_COMPACT);
+            if (lg_request_key_is(m, "name"))
+                lg_responses_put_name(b, group, m);
+            else
+                lg_json_put(b, m, LG_JSON_COMPACT);
         }
-        lg_buf_puts(b, t->next ? "}}," : "}}");
+        lg_buf_puts(b, "}}");
     }
+}
+
+static void put_tools(const lg_parse *p, lg_buf *b) {
+    lg_buf_puts(b, "],\"tools\":[");
+    if (!b->failed) put_functions(p, p->tools, NULL, b);
     lg_buf_puts(b, "]}");
 }
 
@@ -473,7 +538,7 @@ static bool render(lg_parse *p) {
     }
     lg_buf_put(&b, lg_buf_str(&r->kept), r->kept.len_bytes);
     if (b.len_bytes && b.data[b.len_bytes - 1] == ',') b.len_bytes--;
-    put_tools(p->tools, &b);
+    put_tools(p, &b);
     bool ok = lg_request_render_text(p, &b);
     lg_buf_fini(&b);
     return ok;

@@ -54,6 +54,46 @@ static void put_part(lg_buf *b, lg_block_kind kind, const char *text, size_t len
     lg_buf_puts(b, "}");
 }
 
+/* The function of this name in a list of tools, or NULL. */
+static const lg_json *find_tool(const lg_json *tools, const char *name) {
+    for (const lg_json *t = tools ? tools->child : NULL; t; t = t->next)
+        if (lg_json_is(lg_json_get(t, "name"), name) && !lg_json_get(t, "tools")) return t;
+    return NULL;
+}
+
+/* The name of a call as the client knows it: a namespace's is told apart. */
+static void put_name(lg_buf *b, const answer *a, const lg_buf *name) {
+    const lg_json *tools = lg_json_get(lg_json_root(a->req->doc), "tools");
+    const char *s = lg_buf_str(name);
+    for (const lg_json *t = tools && !find_tool(tools, s) ? tools->child : NULL; t;
+         t = t->next) {
+        const lg_json *group = lg_json_get(t, "name"), *inside = lg_json_get(t, "tools");
+        if (!inside || !group || strncmp(s, group->text, group->text_len) != 0) continue;
+        const char *rest = s + group->text_len;
+        if (strncmp(rest, "__", 2) != 0 || !find_tool(inside, rest + 2)) continue;
+        put_text(b, "name", rest + 2, strlen(rest + 2));
+        lg_buf_puts(b, ",");
+        put_text(b, "namespace", group->text, group->text_len);
+        return;
+    }
+    put_text(b, "name", s, name->len_bytes);
+}
+
+/* The tools that the model was offered, as they were given. */
+static void put_tools(lg_buf *b, const answer *a) {
+    const lg_json *tools = lg_json_get(lg_json_root(a->req->doc), "tools");
+    bool first = true;
+    lg_buf_puts(b, ",\"tools\":[");
+    for (const lg_json *t = tools ? tools->child : NULL; t; t = t->next) {
+        const lg_json *type = lg_json_get(t, "type");
+        if (!lg_json_is(type, "function") && !lg_json_is(type, "namespace")) continue;
+        lg_buf_puts(b, first ? "" : ",");
+        first = false;
+        lg_json_put(b, t, LG_JSON_COMPACT);
+    }
+    lg_buf_puts(b, "]");
+}
+
 /* An item; what a stream adds later is left out unless `full`. */
 static void put_item(lg_buf *b, const answer *a, uint32_t i, const lg_block *k, bool full) {
     static const char *const type[] = {"reasoning", "message", "function_call"};
@@ -68,7 +108,7 @@ static void put_item(lg_buf *b, const answer *a, uint32_t i, const lg_block *k, 
         lg_buf_puts(b, "\"call_id\":\"");
         lg_blocks_put_id(b, "call_", a->req->id, i);
         lg_buf_puts(b, "\",");
-        put_text(b, "name", lg_buf_str(&k->name), k->name.len_bytes);
+        put_name(b, a, &k->name);
         lg_buf_puts(b, ",");
         put_text(b, "arguments", full ? lg_buf_str(&k->text) : "",
                  full ? k->text.len_bytes : 0);
@@ -129,7 +169,7 @@ static void put_response(lg_buf *b, const answer *a, const char *status,
     put_given(b, a, "max_output_tokens", "null");
     put_given(b, a, "previous_response_id", "null");
     put_given(b, a, "reasoning", "{\"effort\":null,\"summary\":null}");
-    put_given(b, a, "tools", "[]");
+    put_tools(b, a);
     put_given(b, a, "tool_choice", "\"auto\"");
     put_given(b, a, "metadata", "{}");
     put_given(b, a, "user", "null");
@@ -230,7 +270,7 @@ static void on_block(void *ctx, lg_block_change change, uint32_t i, const lg_blo
         begin_content_event(a, done[k->kind], i, k);
         if (k->kind == LG_BLOCK_CALL) {
             lg_buf_puts(a->sse, ",");
-            put_text(a->sse, "name", lg_buf_str(&k->name), k->name.len_bytes);
+            put_name(a->sse, a, &k->name);
         }
         lg_buf_puts(a->sse, ",");
         put_text(a->sse, k->kind == LG_BLOCK_CALL ? "arguments" : "text", lg_buf_str(&k->text),

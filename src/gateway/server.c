@@ -214,6 +214,8 @@ static lg_status open_all(lg_server *sv, lg_err *err) {
     sv->g.model = (lg_oai_model){.name = opt->name,
                                  .tok = sv->g.tok,
                                  .created = (uint64_t)time(NULL),
+                                 .lenient = opt->lenient,
+                                 .notice = &sv->g.notice,
                                  .keep_header = opt->keep_header};
     allow_files(sv);
     LG_TRY(open_guard(sv, err));

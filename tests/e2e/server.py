@@ -238,5 +238,22 @@ def script(*, tokens=60, slots=4, step_us=3000, text="w%d ", extra=""):
     return f.name, "".join(words)
 
 
+def answers(*rules, ctx=2048, extra=""):
+    """Path of a script for the scripted worker: each rule is (text in the prompt, ..., what the model says)."""
+    f = tempfile.NamedTemporaryFile("w", suffix=".script", delete=False)
+    f.write("ctx %d\n%s\n" % (ctx, extra))
+    for *when, say in rules:
+        f.writelines("when %s\n" % json.dumps(text, ensure_ascii=False) for text in when)
+        f.write("say %s\n" % json.dumps(say, ensure_ascii=False))
+    f.close()
+    return f.name
+
+
+def call(name, **arguments):
+    """A tool call as the model writes it."""
+    shown = "".join("<parameter=%s>\n%s\n</parameter>\n" % (k, v if isinstance(v, str) else json.dumps(v)) for k, v in arguments.items())
+    return "<tool_call>\n<function=%s>\n%s</function>\n</tool_call>" % (name, shown)
+
+
 def scripted(*args, path, env=None, **more):
     return Server("--worker", SCRIPTED, *args, env={"LG_SCRIPT": path, **(env or {})}, **more)

@@ -63,6 +63,23 @@ class Protocols(unittest.TestCase):
                          [say("system", "a")], [say("developer", "a")], [say("tool", "a")], HI + [say("assistant", "It is")]):
             self.assertEqual(self.s.chat({**CHAT, "messages": messages})["choices"][0]["message"]["content"], self.text)
 
+    def test_lenient_ignores_and_tells(self):
+        extra = {"x_extra": {"secret": 1}, "stream_options": {"include_usage": True, "x_inner": 1}, "stream": True,
+                 "messages": [{"role": "user", "content": [{"type": "text", "text": "hi", "x_part": 1}], "x_msg": 1}]}
+        self.assertEqual(self.s.post("/v1/chat/completions", {**CHAT, **extra})[2]["error"]["param"], "x_extra")
+        with server.scripted("--lenient", path=self.path) as s:
+            for _ in range(2):
+                self.assertEqual(server.text_of(s.stream("/v1/chat/completions", {**CHAT, **extra}))[1], self.text)
+                self.assertEqual(s.post("/v1/messages", {**MESSAGES, "x_extra": 1, "y\n\u00e9": 1})[0], 200)
+                self.assertEqual(s.post("/v1/responses", {"model": server.NAME, "input": [{"role": "user", "content": "x", "x_item": 1}]})[0], 200)
+            told = re.findall(r"(\S+): fields of this name have no effect", s.errors())
+            self.assertEqual(sorted(told), ["input[].x_item", "messages[].content[].x_part", "messages[].x_msg", "stream_options.x_inner",
+                                            "x_extra", "y???"])
+            self.assertNotIn("secret", s.errors())
+            # what is known is checked as ever
+            for more in ({"temperature": 3}, {"functions": []}, {"seed": "x"}):
+                self.assertEqual(s.post("/v1/chat/completions", {**CHAT, **more})[2]["error"]["param"], list(more)[0])
+
     def test_the_changing_line_is_told_once(self):
         for i in range(3):
             body = {**MESSAGES, "system": "x-anthropic-billing-header: cch=%d;\nYou are" % i}

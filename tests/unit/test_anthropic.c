@@ -120,19 +120,19 @@ static void test_refused_by_name(void **state) {
         {HI ",'thinking':{'type':'enabled','budget_tokens':5}}", "thinking.budget_tokens"},
         {HI ",'thinking':{'type':'enabled','budget_tokens':0}}", "thinking.budget_tokens"},
         {HI ",'thinking':{'type':'disabled','budget_tokens':2}}", "thinking.budget_tokens"},
-        {HI ",'thinking':{'type':'adaptive','display':'omitted'}}", "thinking.display"},
+        {HI ",'thinking':{'type':'adaptive','display':'short'}}", "thinking.display"},
         {HI ",'thinking':{'type':'disabled','x':2}}", "thinking.x"},
         {HI ",'tools':[{'name':'a b','input_schema':{}}]}", "tools[0].name"},
         {HI ",'tools':[{'name':'a'}]}", "tools[0].input_schema"},
-        {HI ",'tools':[{'type':'web_search_20250305','name':'w'}]}", "tools[0].type"},
+        {HI ",'tools':[{'type':'bash_20250124','name':'w'}]}", "tools[0].type"},
         {HI ",'tools':[{'name':'a','input_schema':{},'strict':true}]}", "tools[0].strict"},
         {HI ",'tools':[{'name':'a','input_schema':{},'description':1}]}",
          "tools[0].description"},
-        {HI ",'tools':[{'name':'a','input_schema':{},'defer_loading':true}]}",
-         "tools[0].defer_loading"},
+        {HI ",'tools':[{'name':'a','input_schema':{},'load_later':true}]}",
+         "tools[0].load_later"},
         {HI ",'tool_choice':{'type':'any'}}", "tool_choice.type"},
         {HI ",'tool_choice':{'type':'tool','name':'a'}}", "tool_choice.type"},
-        {HI ",'tool_choice':{'type':'auto','disable_parallel_tool_use':true}}",
+        {HI ",'tool_choice':{'type':'auto','disable_parallel_tool_use':1}}",
          "tool_choice.disable_parallel_tool_use"},
         {HI ",'mcp_servers':[]}", "mcp_servers"},
         {HI ",'container':'x'}", "container"},
@@ -271,6 +271,14 @@ static const struct {
      ",{'type':'tool_use','id':'toolu_X','name':'add','input':{'a':12}},{'type':'tool_use','id'"
      ":'toolu_X','name':'add','input':{'a':12}}]",
      "'stop_reason':'tool_use','stop_sequence':null"},
+    {{HI TOOL ",'tool_choice':{'type':'auto','disable_parallel_tool_use':true}}",
+      CALL "\n" CALL "\nx", LG_FINISH_EOS, 0},
+     "[{'type':'tool_use','id':'toolu_X','name':'add','input':{'a':12}}]",
+     "'stop_reason':'tool_use','stop_sequence':null"},
+    /* cut: an object all the same, and the reason says that it is not whole */
+    {{HI TOOL "}", "<tool_call>\n<function=add>\n<parameter=s>\nhal", LG_FINISH_LENGTH, 0},
+     "[{'type':'tool_use','id':'toolu_X','name':'add','input':{'s':'hal'}}]",
+     "'stop_reason':'max_tokens','stop_sequence':null"},
 };
 
 /* *out becomes text with ids and counts masked. */
@@ -443,6 +451,12 @@ static void test_streams_join_to_the_object(void **state) {
             assert_int_equal(wire_rig_serve(WIRE, &answers[i].a, true, step, &sse), LG_OK);
             lg_buf_clear(&content);
             join(sse.data, &content);
+            if (answers[i].a.finish == LG_FINISH_LENGTH && strstr(want.data, "tool_use")) {
+                /* the pieces of a cut call stay cut */
+                assert_string_equal(content.data + content.len_bytes - 2, "}]");
+                content.len_bytes -= 2;
+                lg_buf_puts(&content, "\"}}]");
+            }
             assert_string_equal(content.data, want.data);
         }
     }

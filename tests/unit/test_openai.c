@@ -99,7 +99,7 @@ static const struct {
     {"'response_format':{}", "response_format.type"},
     {"'response_format':{'type':'text','x':1}", "response_format.x"},
     {"'modalities':['audio']", "modalities"},
-    {"'parallel_tool_calls':false", "parallel_tool_calls"},
+    {"'parallel_tool_calls':0", "parallel_tool_calls"},
     {"'store':true", "store"},
     {"'metadata':[]", "metadata"},
     {"'service_tier':'flex'", "service_tier"},

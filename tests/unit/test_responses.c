@@ -62,6 +62,23 @@ static void test_prompts_are_those_of_chats(void **state) {
          "'tool_calls':[{'name':'f'}]},{'role':'tool','content':'r'},{'role':'assistant',"
          "'reasoning_content':'s','tool_calls':[{'name':'g'}]},{'role':'tool','content':'r'}]"
          "}"},
+        /* functions of a namespace carry its name; the vendor's own search is not offered */
+        {"{'model':'tiny','input':[{'role':'user','content':'q'},{'type':'function_call','call_"
+         "id'"
+         ":'1','namespace':'n','name':'add','arguments':'{}'},{'type':'function_call_output',"
+         "'call_id':'1','output':'r'}],'client_metadata':{'x':'y'},'tools':[{'type':'web_"
+         "search'},"
+         "{'type':'namespace','name':'n','description':'d','tools':[{'type':'function','name':"
+         "'add','defer_loading':true,'parameters':{}},{'type':'function','name':'sub'}]},{'"
+         "type':"
+         "'function','name':'add'},{'type':'web_search_preview'}]}",
+         "{'model':'tiny','messages':[{'role':'user','content':'q'},{'role':'assistant',"
+         "'tool_calls':[{'name':'n__add'}]},{'role':'tool','content':'r'}],'tools':[{'type':"
+         "'function','function':{'name':'n__add','parameters':{}}},{'type':'function','"
+         "function':"
+         "{'name':'n__sub'}},{'type':'function','function':{'name':'add'}}]}"},
+        {HI ",'tools':[{'type':'web_search'}]}",
+         "{'model':'tiny','messages':[{'role':'user','content':'hi'}]}"},
         {HI TOOL ",'tool_choice':'none'}",
          "{'model':'tiny','messages':[{'role':'user','content':'hi'}]}"},
     };
@@ -106,7 +123,12 @@ static void test_refused_by_name(void **state) {
         {HI ",'temperature':2.5}", "temperature"},
         {HI ",'instructions':[]}", "instructions"},
         {HI ",'previous_response_id':'resp_0'}", "previous_response_id"},
-        {HI ",'tools':[{'type':'web_search'}]}", "tools[0].type"},
+        {HI ",'tools':[{'type':'file_search'}]}", "tools[0].type"},
+        {HI ",'tools':[{'type':'namespace','name':'n'}]}", "tools[0].tools"},
+        {HI ",'tools':[{'type':'namespace','name':'n','tools':[{'type':'function'}]}]}",
+         "tools[0].tools[0].name"},
+        {HI ",'tools':[{'type':'namespace','name':'n','tools':[{'type':'namespace'}]}]}",
+         "tools[0].tools[0].type"},
         {HI ",'tools':[{'type':'function','name':'a b'}]}", "tools[0].name"},
         {HI ",'tools':[{'type':'function','name':'a','function':{}}]}", "tools[0].function"},
         {HI ",'tools':[{'type':'function','name':'a','parameters':5}]}", "tools[0].parameters"},
@@ -228,6 +250,21 @@ static const struct {
      "[{'id':'fc_X','type':'function_call','status':'completed','call_id':'call_X','name':'add'"
      ","
      "'arguments':'{\\\"a\\\":12}'}]"},
+    {{HI OFF
+      ",'tools':[{'type':'namespace','name':'n','tools':[{'type':'function','name':'add'}]}"
+      ",{'type':'function','name':'add'}]}",
+      "<function=n__add></function><function=add></function>", LG_FINISH_EOS, 0},
+     "completed",
+     "[{'id':'fc_X','type':'function_call','status':'completed','call_id':'call_X','name':'add'"
+     ","
+     "'namespace':'n','arguments':'{}'},{'id':'fc_X','type':'function_call','status':'"
+     "completed',"
+     "'call_id':'call_X','name':'add','arguments':'{}'}]"},
+    {{HI TOOL OFF "}", "<tool_call>\n<function=add>\n<parameter=s>\nhal", LG_FINISH_LENGTH, 0},
+     "incomplete",
+     "[{'id':'fc_X','type':'function_call','status':'incomplete','call_id':'call_X','name':'"
+     "add',"
+     "'arguments':'{\\\"s\\\":\\\"hal'}]"},
     {{HI TOOL "}", "a</think>b<tool_call>\n<fun", LG_FINISH_LENGTH, 0},
      "incomplete",
      "[{'id':'rs_X','type':'reasoning','status':'completed','summary':[],'content':[{'type':"
@@ -320,6 +357,7 @@ static void check_stream(const lg_buf *sse, size_t i, lg_buf *names, lg_buf *joi
     }
 }
 
+#define CALLED "output_item.added\nfunction_call_arguments.done\noutput_item.done\n"
 #define ITEM(done)                                                                             \
     "output_item.added\ncontent_part.added\n" done "content_part.done\noutput_item.done\n"
 
@@ -329,18 +367,15 @@ static void test_streams(void **state) {
         ITEM("output_text.done\n") "completed\n",
         "completed\n",
         ITEM("reasoning_text.done\n") "incomplete\n",
-        ITEM("reasoning_text.done\n")
-            ITEM("output_text.done\n") "output_item.added\nfunction_call_arguments."
-                                       "done\noutput_item.done\n"
-                                       "output_item.added\nfunction_call_arguments."
-                                       "done\noutput_item.done\n"
-                                       "completed\n",
-        "output_item.added\nfunction_call_arguments.done\noutput_item.done\ncompleted\n",
+        ITEM("reasoning_text.done\n") ITEM("output_text.done\n") CALLED CALLED "completed\n",
+        CALLED "completed\n",
+        CALLED CALLED "completed\n",
+        CALLED "incomplete\n",
         ITEM("reasoning_text.done\n") ITEM("output_text.done\n") "incomplete\n",
     };
     static const char *const joined_of[] = {
-        "Hello, \xc3\xa9!\n|",           "",           "Hm|",
-        "Add.|So:|{\"a\":12}{\"a\":12}", "{\"a\":12}", "a|b<tool_call>\n<fun|"};
+        "Hello, \xc3\xa9!\n|", "",     "Hm|",          "Add.|So:|{\"a\":12}{\"a\":12}",
+        "{\"a\":12}",          "{}{}", "{\"s\":\"hal", "a|b<tool_call>\n<fun|"};
     lg_buf sse = {0}, names = {0}, joined = {0};
     for (size_t i = 0; i < LG_COUNT(answers); i++) {
         for (size_t step = 1; step <= strlen(answers[i].a.text) + 1; step++) {
