@@ -265,6 +265,7 @@ static lg_status think_no_more(lg_job *j, uint32_t i, const lg_ids *close, lg_id
         LG_TRY(j->wire->event(j->out[i], &e, &j->sse));
         LG_TRY(lg_ids_push(ids, e.token));
     }
+    if (j->key) lg_keys_spend(j->key, (uint32_t)close->n);
     return submit(j, i, ids);
 }
 
