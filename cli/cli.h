@@ -13,9 +13,10 @@
 
 /* ---- Commands ---- */
 
-int lg_inspect_main(int argc, char **argv);  /* inspect.c: what a model folder holds */
-int lg_serve_main(int argc, char **argv);    /* serve.c: the gateway */
-int lg_keys_main(int argc, char **argv);     /* keys.c: the keys file of serve */
+int lg_inspect_main(int argc, char **argv); /* inspect.c: what a model folder holds */
+int lg_plan_main(int argc, char **argv);  /* plan.c: how fast a model can be on some hardware */
+int lg_serve_main(int argc, char **argv); /* serve.c: the gateway */
+int lg_keys_main(int argc, char **argv);  /* keys.c: the keys file of serve */
 int lg_worker_main(int argc, char **argv);   /* worker.c: the engine for a gateway */
 int lg_run_main(int argc, char **argv);      /* run.c: a conversation in this process */
 int lg_bench_main(int argc, char **argv);    /* bench.c: speed of prompts and answers */

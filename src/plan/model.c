@@ -1,0 +1,114 @@
+/* model.c - what a model weighs: see plan.h.
+ *
+ * Counts of parameters are sums of the matrices of docs/MODEL.md.  Memory: none.  Test: tests/unit/test_plan.c */
+#include "plan/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    double hidden, n_layer, n_head, n_v_head, n_expert, n_used, wide;
+} known[] = {{"397b", 4096, 60, 32, 64, 512, 10, 1024},
+             {"122b", 3072, 48, 32, 64, 256, 8, 1024},
+             {"35b", 2048, 40, 16, 32, 256, 8, 512}};
+
+bool lg_plan_model_named(const char *name, lg_plan_model *m) {
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(known[i].name, name) != 0) continue;
+        *m = (lg_plan_model){.hidden = known[i].hidden,
+                             .n_gdn = known[i].n_layer * 3 / 4,
+                             .n_attn = known[i].n_layer / 4,
+                             .n_head = known[i].n_head,
+                             .n_kv_head = 2,
+                             .d_head = 256,
+                             .n_k_head = 16,
+                             .n_v_head = known[i].n_v_head,
+                             .d_k = 128,
+                             .d_v = 128,
+                             .n_expert = known[i].n_expert,
+                             .n_used = known[i].n_used,
+                             .wide = known[i].wide,
+                             .wide_shared = known[i].wide,
+                             .n_vocab = 248320,
+                             .b_dense = 1,
+                             .b_expert = 1,
+                             .b_router = 2,
+                             .b_head = 2,
+                             .b_act = 2,
+                             .b_kv = 1,
+                             .b_state = 2};
+        snprintf(m->name, sizeof m->name, "%s", name);
+        return true;
+    }
+    return false;
+}
+
+void lg_plan_model_of(const lg_config *c, double weight_bytes, lg_plan_model *m) {
+    *m = (lg_plan_model){.hidden = c->n_embd,
+                         .n_head = c->n_head,
+                         .n_kv_head = c->n_kv_head,
+                         .d_head = c->d_head,
+                         .n_k_head = c->n_k_head,
+                         .n_v_head = c->n_v_head,
+                         .d_k = c->d_k,
+                         .d_v = c->d_v,
+                         .n_expert = c->n_expert,
+                         .n_used = c->n_expert_tok,
+                         .wide = c->n_ff_expert,
+                         .wide_shared = c->n_expert ? c->n_ff_shared : c->n_ff,
+                         .n_vocab = c->n_vocab,
+                         .b_dense = weight_bytes,
+                         .b_expert = weight_bytes,
+                         .b_router = weight_bytes > 2 ? 4 : 2,
+                         .b_head = weight_bytes,
+                         .b_act = 4,
+                         .b_kv = 4,
+                         .b_state = 4};
+    for (uint32_t i = 0; i < c->n_layer; i++)
+        *(c->layer[i] == LG_LAYER_ATTN ? &m->n_attn : &m->n_gdn) += 1;
+    snprintf(m->name, sizeof m->name, "%s", c->model_type);
+}
+
+double lg_plan_n_layer(const lg_plan_model *m) {
+    return m->n_gdn + m->n_attn;
+}
+
+static double conv_dim(const lg_plan_model *m) {
+    return 2 * m->n_k_head * m->d_k + m->n_v_head * m->d_v;
+}
+
+double lg_plan_gdn_params(const lg_plan_model *m) {
+    double value = m->n_v_head * m->d_v;
+    return m->hidden * (conv_dim(m) + 2 * value + 2 * m->n_v_head);
+}
+
+double lg_plan_attn_params(const lg_plan_model *m) {
+    return m->hidden * m->d_head * (3 * m->n_head + 2 * m->n_kv_head);
+}
+
+double lg_plan_shared_params(const lg_plan_model *m) {
+    return 3 * m->hidden * m->wide_shared + (m->n_expert > 0 ? m->hidden : 0);
+}
+
+double lg_plan_expert_params(const lg_plan_model *m) {
+    return 3 * m->hidden * m->wide;
+}
+
+double lg_plan_dense_params(const lg_plan_model *m) {
+    return m->n_gdn * lg_plan_gdn_params(m) + m->n_attn * lg_plan_attn_params(m) +
+           lg_plan_n_layer(m) * lg_plan_shared_params(m);
+}
+
+double lg_plan_slot_bytes(const lg_plan_model *m) {
+    return m->n_gdn * (m->n_v_head * m->d_k * m->d_v * m->b_state + 3 * conv_dim(m) * m->b_act);
+}
+
+double lg_plan_token_bytes(const lg_plan_model *m) {
+    return m->n_attn * 2 * m->n_kv_head * m->d_head * m->b_kv;
+}
+
+double lg_plan_touched(const lg_plan_model *m, double n_tok) {
+    return m->n_expert > 0 ? 1 - pow(1 - m->n_used / m->n_expert, n_tok) : 0;
+}
