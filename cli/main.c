@@ -48,7 +48,8 @@ static void print_help(FILE *out) {
           "\n"
           "environment:\n"
           "  LG_LOG     error, warning (default), info or debug: what goes to standard error\n"
-          "  LG_CPU     ref, avx2 or avx512: kernels to use instead of the best ones here\n",
+          "  LG_CPU     ref, avx2, avx512 or avx512vnni: kernels to use instead of the best "
+          "ones here\n",
           out);
 }
 

@@ -15,7 +15,7 @@
 
 #define MAX_LEVEL 8
 
-const char *const lg_kern_names[] = {"ref", "avx2", "avx512", NULL};
+const char *const lg_kern_names[] = {"ref", "avx2", "avx512", "avx512vnni", NULL};
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const lg_kern *level[MAX_LEVEL]; /* usable ones, best first */
@@ -41,11 +41,11 @@ static bool has(uint32_t word, uint32_t bits) {
 }
 
 static void detect(void) {
-    uint32_t a, b, c, d, b7 = 0, ignored;
+    uint32_t a, b, c, d, b7 = 0, c7 = 0, ignored;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, bit_OSXSAVE | bit_AVX)) return;
     uint32_t state = saved_state();
     if (!has(state, 0x6)) return; /* xmm, ymm */
-    (void)__get_cpuid_count(7, 0, &ignored, &b7, &c, &d);
+    (void)__get_cpuid_count(7, 0, &ignored, &b7, &c7, &d);
     (void)__get_cpuid(1, &a, &b, &c, &d);
     bool fma = has(c, bit_FMA), f16c = has(c, bit_F16C), avx2 = has(b7, bit_AVX2);
     bool avx512 = has(b7, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL) &&
@@ -53,7 +53,10 @@ static void detect(void) {
     if (avx2) note("avx2");
     if (fma) note("fma");
     if (f16c) note("f16c");
+    bool vnni = avx512 && has(c7, bit_AVX512VNNI);
     if (avx512) note("avx512");
+    if (vnni) note("avx512vnni");
+    if (avx2 && fma && f16c && vnni) level[n_level++] = &lg_kern_avx512vnni;
     if (avx2 && fma && f16c && avx512) level[n_level++] = &lg_kern_avx512;
     if (avx2 && fma && f16c) level[n_level++] = &lg_kern_avx2;
 }

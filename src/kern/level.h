@@ -8,6 +8,7 @@ extern const lg_kern lg_kern_ref;
 #if defined(__x86_64__)
 extern const lg_kern lg_kern_avx2;
 extern const lg_kern lg_kern_avx512;
+extern const lg_kern lg_kern_avx512vnni;
 #endif
 
 #endif

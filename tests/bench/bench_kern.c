@@ -2,7 +2,7 @@
  *
  *     bench_kern [=TEXT] [LEVEL ...]      default: every level that runs here but ref; =TEXT: lines that hold TEXT
  *
- * First the limits of one thread here: a read-only stream, products by FMA and by bytes (maddubs, maddwd, add).
+ * First the limits of one thread here: a read-only stream, products by FMA and by bytes (maddubs, maddwd, add; vpdpbusd).
  * Each line: kernel, shape, level, best time of several batches, speed, and the ratio to ref where ref is not too slow.
  * Time is processor time of the thread, so that other work on the machine disturbs less. */
 #include "base/base.h"
@@ -121,6 +121,8 @@ static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_
             *sum16 = lg_mem_alloc(n / 8);
     LG_ASSERT(panel && v8 && v16 && sum && sum16);
     for (size_t i = 0; i < bytes; i++) panel[i] = (uint8_t)((i * 2654435761u >> 13) % 0x3c);
+    for (size_t i = 0; type == LG_MXFP4 && i < bytes; i++) /* no powers that are subnormal */
+        if (i % (17 * LG_NR) < LG_NR) panel[i] = (uint8_t)(panel[i] + 90);
     w.panel = panel;
     qgemm_case c = {w,
                     {lg_dtype_row_group(type), n_in, v8, v16, sum, sum16, d},
@@ -296,8 +298,9 @@ static void bench(const lg_kern *k) {
 }
 
 static void print_limits(void) {
-    printf("limits of one thread: stream %.1f GB/s, FMA %.1f GMAC/s, bytes %.1f GMAC/s\n",
-           limits_stream_gbs(), limits_fma_gmacs(), limits_int8_gmacs());
+    printf("limits of one thread: stream %.1f GB/s, FMA %.1f GMAC/s, bytes %.1f GMAC/s, VNNI "
+           "%.1f GMAC/s\n",
+           limits_stream_gbs(), limits_fma_gmacs(), limits_int8_gmacs(), limits_vnni_gmacs());
 }
 
 int main(int argc, char **argv) {

@@ -1,4 +1,4 @@
-/* avx512.h - the kernels of level avx512.  Contracts: kern.h, under the same name. */
+/* avx512.h - the kernels of levels avx512 and avx512vnni.  Contracts: kern.h, under the same name. */
 #ifndef LG_KERN_AVX512_AVX512_H
 #define LG_KERN_AVX512_AVX512_H
 
@@ -25,5 +25,11 @@ void lg_gdn_avx512_rows(const lg_gdn_arg *a);
 void lg_attn_avx512_page(const lg_attn_arg *a);
 void lg_attn_avx512_store(lg_dtype kv, const float *k, const float *v, uint32_t d, uint32_t j,
                           void *page);
+
+/* ---- with VNNI ---- */
+
+void lg_quant_row_avx512vnni(const float *x, uint32_t n, const lg_qrows *q, size_t row);
+void lg_qgemm_avx512vnni(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
+                         const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y);
 
 #endif

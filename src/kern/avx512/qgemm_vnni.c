@@ -1,0 +1,349 @@
+/* qgemm_vnni.c - qgemm by vpdpbusd, 16 channels a register.
+ *
+ * A group of a panel, or of two, becomes bytes in the first-level cache (qwide_vnni.h); then all rows pass over it, six at a
+ * time.  Four products add up in 32 bits; how many more may join them before a scale is multiplied in depends on the type:
+ *   - a sum that fits 16 bits is scaled and added by one vpdpwssd (the scale's upper word is 0): Q4_K after 16 channels; Q6_K
+ *     after 8, once 32 x the sum of the 8 inputs is taken off
+ *   - Q5_K, IQ4_XS: 32 channels, then vpmulld and vpaddd
+ *   - Q3_K: the scales are in the bytes already
+ *   - blocks of 32: 32 channels, then the float scale
+ * Sums of up to VG_ROW rows wait in a buffer on the stack between groups.  Test: tests/unit/test_qgemm.c; what else was
+ * tried: docs/EXPERIMENTS.md */
+#include "kern/avx512/avx512.h"
+#include "kern/avx512/qwide_vnni.h"
+
+#include "base/num.h"
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#define FORCED inline __attribute__((always_inline))
+#define INLINE static FORCED
+
+/* What is indexed by the counter of an unrolled loop stays in registers. */
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define ROLL   _Pragma("clang loop unroll(disable)")
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#define ROLL   _Pragma("GCC unroll 1")
+#endif
+
+#define VG_ROW   96   /* rows that pass over a widened group */
+#define VG_TILE  6    /* rows of a tile: with two panels, 12 sums and 12 sums of a run */
+#define VG_P     2    /* panels of a tile */
+#define VG_AHEAD 4096 /* bytes */
+
+/* One row at the current group; acc: its float sums for the panels of a tile. */
+typedef struct vrow {
+    const int8_t *v8;
+    const int16_t *sum, *sum16;
+    const float *d;
+    float (*acc)[LG_NR];
+} vrow;
+
+/* How a type is multiplied. */
+typedef struct vkind {
+    int n_k;    /* input channels that add up before a scale */
+    int n_run;  /* those of one integer scale; 0: none */
+    bool words; /* scaled by vpdpwssd */
+    bool small; /* blocks of 32, each with its float scale */
+    bool start; /* sums start with the offset taken off; else it is 0 */
+    bool has_min;
+} vkind;
+
+/* Rows [0, n_row) over n_part blocks of the widened groups t[0 .. n_p). */
+typedef struct vtile {
+    const lg_vwide *t;
+    const vrow *row;
+    uint32_t n_row;
+    int n_p, n_part, offset;
+} vtile;
+
+INLINE __m512i load_i(const void *p) {
+    return *(const __m512i *)p;
+}
+
+/* Sums of pairs of words: acc += w x.  In assembly, so that gcc does not move sums between registers. */
+INLINE void dot_words(__m512i *acc, __m512i w, __m512i x) {
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(*acc) : "v"(w), "v"(x));
+}
+
+/* ---- tiles ---- */
+
+/* What a row's sums start with: -offset x the sum of the inputs, for each n_k of 256 input channels.  With n_k = 8 in every
+ * other element. */
+INLINE void row_starts(const vkind k, const vrow *x, int n_part, int offset, int32_t *start) {
+    if (k.n_k == 8) {
+        for (int i = 0; i < 4; i++) { /* sums of eight v + 128, in 64 bits each */
+            __m512i v = _mm512_loadu_si512(x->v8 + 64 * i);
+            v = _mm512_xor_si512(v, _mm512_set1_epi8(-128));
+            v = _mm512_sad_epu8(v, _mm512_setzero_si512());
+            v = _mm512_slli_epi32(v, 5); /* offset 32 */
+            _mm512_store_si512(start + 16 * i,
+                               _mm512_sub_epi32(_mm512_set1_epi32(1024 * 32), v));
+        }
+    } else {
+        __mmask8 some = (__mmask8)((1u << (k.small ? n_part : 8)) - 1u);
+        __m256i v = _mm256_cvtepi16_epi32(_mm_maskz_loadu_epi16(some, x->sum));
+        v = _mm256_mullo_epi32(v, _mm256_set1_epi32(-offset));
+        _mm256_store_si256((__m256i *)(void *)start, v);
+    }
+}
+
+/* The sums of 32 inputs, negative, as floats. */
+INLINE void row_minus_sums(const vrow *x, int n_part, float *minus) {
+    __m128i v = _mm_maskz_loadu_epi16((__mmask8)((1u << n_part) - 1u), x->sum);
+    v = _mm_sub_epi16(_mm_setzero_si128(), v);
+    _mm256_store_ps(minus, _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(v)));
+}
+
+/* acc = fmaf((float)sum, d * dx, acc) */
+INLINE __m512 add_scaled(__m512 acc, __m512i sum, const float *d, float dx) {
+    __m512 t = _mm512_mul_ps(_mm512_load_ps(d), _mm512_set1_ps(dx));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), t, acc);
+}
+
+/* acc = fmaf(-sum, m * dx, acc) */
+INLINE __m512 sub_scaled(__m512 acc, __m512 sum, const float *m, float dx) {
+    __m512 t = _mm512_mul_ps(_mm512_load_ps(m), _mm512_set1_ps(dx));
+    return _mm512_fnmadd_ps(sum, t, acc);
+}
+
+/* The mins of eight runs times the sums of the runs' inputs. */
+INLINE __m512 min_sum(const lg_vwide *t, const vrow *x) {
+    __m512i s = _mm512_setzero_si512();
+    for (int p = 0; p < 4; p++)
+        s = _mm512_dpwssd_epi32(s, load_i(t->pair[p]),
+                                _mm512_set1_epi32((int)lg_num_load32(x->sum + 2 * p)));
+    return _mm512_cvtepi32_ps(s);
+}
+
+/* n_row rows and n_p panels in registers. */
+INLINE void tile_run(const vkind k, const int n_p, const int n_row, const lg_vwide *t,
+                     const vrow *x, int n_part, int offset) {
+    _Alignas(64) int32_t start[VG_TILE][64];
+    _Alignas(64) float minus[VG_TILE][8];
+    const int8_t *v[VG_TILE];
+    __m512i sum[VG_TILE][VG_P];
+    __m512 acc[VG_TILE][VG_P];
+    UNROLL
+    for (int r = 0; r < n_row; r++) {
+        v[r] = x[r].v8;
+        if (k.start) row_starts(k, &x[r], n_part, offset, start[r]);
+        if (k.small && k.has_min) row_minus_sums(&x[r], n_part, minus[r]);
+        UNROLL
+        for (int p = 0; p < n_p; p++) {
+            if (k.small) acc[r][p] = _mm512_load_ps(x[r].acc[p]);
+            sum[r][p] = _mm512_setzero_si512();
+        }
+    }
+    int n_sum = k.small ? n_part : LG_MAX_BLOCK / k.n_k;
+    ROLL for (int c = 0; c < n_sum; c++) {
+        __m512i s[VG_TILE][VG_P];
+        UNROLL
+        for (int r = 0; r < n_row; r++) UNROLL
+        for (int p = 0; p < n_p; p++)
+            s[r][p] = k.start ? _mm512_set1_epi32(start[r][k.n_k == 8 ? 2 * c : c])
+                              : _mm512_setzero_si512();
+        UNROLL
+        for (int i = 0; i < k.n_k / 4; i++) {
+            int k4 = c * (k.n_k / 4) + i;
+            UNROLL
+            for (int r = 0; r < n_row; r++) {
+                __m512i xv = _mm512_set1_epi32((int)lg_num_load32(v[r] + 4 * k4));
+                UNROLL
+                for (int p = 0; p < n_p; p++)
+                    s[r][p] = _mm512_dpbusd_epi32(s[r][p], load_i(t[p].w[k4]), xv);
+            }
+        }
+        UNROLL
+        for (int p = 0; p < n_p; p++) UNROLL
+        for (int r = 0; r < n_row; r++) {
+            if (k.small) {
+                acc[r][p] = add_scaled(acc[r][p], s[r][p], t[p].d[c], x[r].d[c]);
+                if (k.has_min)
+                    acc[r][p] = sub_scaled(acc[r][p], _mm512_set1_ps(minus[r][c]), t[p].m[c],
+                                           x[r].d[c]);
+            } else if (k.n_run == 0) {
+                sum[r][p] = _mm512_add_epi32(sum[r][p], s[r][p]);
+            } else {
+                __m512i scale = load_i(t[p].scale[c * k.n_k / k.n_run]);
+                if (k.words)
+                    dot_words(&sum[r][p], s[r][p], scale);
+                else
+                    sum[r][p] = _mm512_add_epi32(sum[r][p], _mm512_mullo_epi32(s[r][p], scale));
+            }
+        }
+    }
+    UNROLL
+    for (int r = 0; r < n_row; r++) UNROLL
+    for (int p = 0; p < n_p; p++) {
+        if (!k.small) {
+            acc[r][p] = _mm512_load_ps(x[r].acc[p]);
+            acc[r][p] = add_scaled(acc[r][p], sum[r][p], t[p].d[0], x[r].d[0]);
+            if (k.has_min)
+                acc[r][p] = sub_scaled(acc[r][p], min_sum(&t[p], &x[r]), t[p].m[0], x[r].d[0]);
+        }
+        _mm512_store_ps(x[r].acc[p], acc[r][p]);
+    }
+}
+
+/* How many of n_left rows the next tile takes, so that tiles are nearly equal. */
+INLINE uint32_t take(uint32_t n_left) {
+    uint32_t n_tile = (n_left + VG_TILE - 1) / VG_TILE;
+    return (n_left + n_tile - 1) / n_tile;
+}
+
+INLINE void tiles_of(const vkind k, const int n_p, const vtile *a) {
+    for (uint32_t r = 0; r < a->n_row;) {
+        uint32_t n = take(a->n_row - r);
+        const vrow *row = a->row + r;
+        switch (n) {
+        case 1: tile_run(k, n_p, 1, a->t, row, a->n_part, a->offset); break;
+        case 2: tile_run(k, n_p, 2, a->t, row, a->n_part, a->offset); break;
+        case 3: tile_run(k, n_p, 3, a->t, row, a->n_part, a->offset); break;
+        case 4: tile_run(k, n_p, 4, a->t, row, a->n_part, a->offset); break;
+        case 5: tile_run(k, n_p, 5, a->t, row, a->n_part, a->offset); break;
+        default: tile_run(k, n_p, VG_TILE, a->t, row, a->n_part, a->offset); break;
+        }
+        r += n;
+    }
+}
+
+INLINE void tiles(const vkind k, const vtile *a) {
+    if (a->n_p == 1)
+        tiles_of(k, 1, a);
+    else
+        tiles_of(k, VG_P, a);
+}
+
+static void tiles_small(const vtile *a) {
+    tiles((vkind){.n_k = 32, .small = true, .start = true}, a);
+}
+
+static void tiles_small_min(const vtile *a) {
+    tiles((vkind){.n_k = 32, .small = true, .has_min = true}, a);
+}
+
+static void tiles_q3_k(const vtile *a) {
+    tiles((vkind){.n_k = 32, .start = true}, a);
+}
+
+static void tiles_q4_k(const vtile *a) {
+    tiles((vkind){.n_k = 16, .n_run = 32, .words = true, .has_min = true}, a);
+}
+
+static void tiles_q5_k(const vtile *a) {
+    tiles((vkind){.n_k = 32, .n_run = 32, .has_min = true}, a);
+}
+
+static void tiles_q6_k(const vtile *a) {
+    tiles((vkind){.n_k = 8, .n_run = 16, .words = true, .start = true}, a);
+}
+
+static void tiles_iq4_xs(const vtile *a) {
+    tiles((vkind){.n_k = 32, .n_run = 32, .start = true}, a);
+}
+
+typedef void tiles_fn(const vtile *a);
+
+static tiles_fn *tiles_of_type(lg_dtype type) {
+    switch (type) {
+    case LG_Q4_1:
+    case LG_Q5_1: return tiles_small_min;
+    case LG_Q3_K: return tiles_q3_k;
+    case LG_Q4_K: return tiles_q4_k;
+    case LG_Q5_K: return tiles_q5_k;
+    case LG_Q6_K: return tiles_q6_k;
+    case LG_IQ4_XS: return tiles_iq4_xs;
+    default: return tiles_small;
+    }
+}
+
+/* ---- a call ---- */
+
+/* The arguments of one call, for at most VG_ROW rows. */
+typedef struct vgemm {
+    const lg_mat *w;
+    const lg_qrows *x;
+    const uint32_t *row_idx;
+    uint32_t row0, n_row;
+    float *y;
+    size_t ld_y, group_bytes, panel_bytes;
+} vgemm;
+
+static void row_start(const vgemm *g, uint32_t i, vrow *row, float (*acc)[LG_NR]) {
+    uint32_t r = g->row0 + i;
+    lg_qrows x = lg_qrows_at(g->x, g->row_idx ? g->row_idx[r] : r);
+    *row = (vrow){x.v8, x.sum, x.sum16, x.d, acc};
+    memset(acc, 0, VG_P * sizeof *acc);
+}
+
+static void row_next(vrow *row, uint32_t n_k, uint32_t n_group) {
+    row->v8 += n_k;
+    row->sum += n_k / 32;
+    row->sum16 += n_k / 16;
+    row->d += n_group;
+}
+
+/* Ask for the bytes that follow a group at some distance: unpacking and multiplying alternate, which the processor's own
+ * prefetching does not keep up with. */
+static void prefetch(const uint8_t *group, size_t len_bytes) {
+    for (size_t i = 0; i < len_bytes; i += 64)
+        _mm_prefetch((const char *)group + VG_AHEAD + i, _MM_HINT_T0);
+}
+
+static void store(const vgemm *g, uint32_t panel, const vrow *row, int p) {
+    uint32_t c0 = panel * LG_NR, n_ch = g->w->n_out - c0 < LG_NR ? g->w->n_out - c0 : LG_NR;
+    __mmask16 some = (__mmask16)((1u << n_ch) - 1u);
+    for (uint32_t i = 0; i < g->n_row; i++)
+        _mm512_mask_storeu_ps(g->y + (g->row0 + i) * g->ld_y + c0, some,
+                              _mm512_load_ps(row[i].acc[p]));
+}
+
+/* n_p panels from `panel`. */
+static void run_panels(const vgemm *g, uint32_t panel, int n_p) {
+    lg_vwide t[VG_P];
+    vrow row[VG_ROW];
+    _Alignas(64) float acc[VG_ROW][VG_P][LG_NR];
+    lg_vwiden_fn *widen = lg_vwiden(g->w->type);
+    tiles_fn *run = tiles_of_type(g->w->type);
+    uint32_t block = lg_dtype_block(g->w->type), n_block = g->w->n_in / block;
+    uint32_t step = LG_MAX_BLOCK / block;
+    const uint8_t *group = (const uint8_t *)g->w->panel + panel * g->panel_bytes;
+    for (uint32_t i = 0; i < g->n_row; i++) row_start(g, i, &row[i], acc[i]);
+    for (uint32_t b = 0; b < n_block; b += step) {
+        uint32_t n_part = n_block - b < step ? n_block - b : step;
+        vtile a = {t, row, g->n_row, n_p, (int)n_part, lg_vwide_offset(g->w->type)};
+        for (uint32_t i = 0; i < n_part; i++, group += g->group_bytes)
+            for (int p = 0; p < n_p; p++) {
+                const uint8_t *at = group + (size_t)p * g->panel_bytes;
+                prefetch(at, g->group_bytes);
+                widen(at, &t[p], (int)i);
+            }
+        run(&a);
+        for (uint32_t i = 0; i < g->n_row; i++) row_next(&row[i], block * n_part, n_part);
+    }
+    for (int p = 0; p < n_p; p++) {
+        for (uint32_t i = 0; i < g->n_row; i++) row[i].acc = acc[i];
+        store(g, panel + (uint32_t)p, row, p);
+    }
+}
+
+void lg_qgemm_avx512vnni(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
+                         const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y) {
+    LG_ASSERT(x->group == lg_dtype_block(w->type));
+    for (uint32_t r = 0; r < n_row; r += VG_ROW) {
+        vgemm g = {.w = w, .x = x, .row_idx = row_idx, .row0 = r, .y = y, .ld_y = ld_y};
+        g.n_row = n_row - r < VG_ROW ? n_row - r : VG_ROW;
+        g.group_bytes = LG_NR * lg_dtype_block_bytes(w->type);
+        g.panel_bytes = lg_dtype_panel_bytes(w->type, w->n_in);
+        for (uint32_t p = panel0, end = panel0 + n_panel; p < end;) {
+            int n_p = g.n_row > 1 && end - p >= VG_P ? VG_P : 1;
+            run_panels(&g, p, n_p);
+            p += (uint32_t)n_p;
+        }
+    }
+}
