@@ -310,21 +310,21 @@ static void run_panels(const vgemm *g, uint32_t panel, int n_p) {
     _Alignas(64) float acc[VG_ROW][VG_P][LG_NR];
     lg_vwiden_fn *widen = lg_vwiden(g->w->type);
     tiles_fn *run = tiles_of_type(g->w->type);
-    uint32_t block = lg_dtype_block(g->w->type), n_block = g->w->n_in / block;
-    uint32_t step = LG_MAX_BLOCK / block;
+    uint32_t n_k = lg_dtype_row_group(g->w->type), n_group = g->w->n_in / n_k;
+    uint32_t step = LG_MAX_BLOCK / n_k, n_widen = lg_dtype_block(g->w->type) / n_k;
     const uint8_t *group = (const uint8_t *)g->w->panel + panel * g->panel_bytes;
     for (uint32_t i = 0; i < g->n_row; i++) row_start(g, i, &row[i], acc[i]);
-    for (uint32_t b = 0; b < n_block; b += step) {
-        uint32_t n_part = n_block - b < step ? n_block - b : step;
+    for (uint32_t b = 0; b < n_group; b += step) {
+        uint32_t n_part = n_group - b < step ? n_group - b : step;
         vtile a = {t, row, g->n_row, n_p, (int)n_part, lg_vwide_offset(g->w->type)};
-        for (uint32_t i = 0; i < n_part; i++, group += g->group_bytes)
+        for (uint32_t i = 0; i < n_part; i += n_widen, group += g->group_bytes)
             for (int p = 0; p < n_p; p++) {
                 const uint8_t *at = group + (size_t)p * g->panel_bytes;
                 prefetch(at, g->group_bytes);
                 widen(at, &t[p], (int)i);
             }
         run(&a);
-        for (uint32_t i = 0; i < g->n_row; i++) row_next(&row[i], block * n_part, n_part);
+        for (uint32_t i = 0; i < g->n_row; i++) row_next(&row[i], n_k * n_part, n_part);
     }
     for (int p = 0; p < n_p; p++) {
         for (uint32_t i = 0; i < g->n_row; i++) row[i].acc = acc[i];
@@ -334,7 +334,7 @@ static void run_panels(const vgemm *g, uint32_t panel, int n_p) {
 
 void lg_qgemm_avx512vnni(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
                          const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y) {
-    LG_ASSERT(x->group == lg_dtype_block(w->type));
+    LG_ASSERT(x->group == lg_dtype_row_group(w->type));
     for (uint32_t r = 0; r < n_row; r += VG_ROW) {
         vgemm g = {.w = w, .x = x, .row_idx = row_idx, .row0 = r, .y = y, .ld_y = ld_y};
         g.n_row = n_row - r < VG_ROW ? n_row - r : VG_ROW;

@@ -67,6 +67,13 @@ INLINE __m512i vwiden_u(__m128i bytes) {
     return _mm512_cvtepu8_epi32(bytes);
 }
 
+/* A byte a channel, repeated in its four bytes. */
+INLINE __m512i vrepeat(__m128i bytes) {
+    const __m512i at =
+        _mm512_broadcast_i32x4(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
+    return _mm512_shuffle_epi8(vwiden_u(bytes), at);
+}
+
 /* Bytes a and b of 16 channels as pairs of words. */
 INLINE __m512i vpairs(__m128i a, __m128i b) {
     return _mm512_or_si512(vwiden_u(a), _mm512_slli_epi32(vwiden_u(b), 16));
@@ -154,6 +161,36 @@ static void widen_mxfp4(const uint8_t *g, lg_vwide *t, int part) {
     widen_table(g + 16, vtable(lg_dequant_e2m1, 16), t->w + 8 * part);
 }
 
+/* ---- 32 or 128 elements with a float scale; 128 fill parts `part` to `part` + 3 ---- */
+
+/* n_part times 32 elements less the zero points [16], which are at most 16, plus 16. */
+INLINE void widen_i4(const uint8_t *g, lg_vwide *t, int part, int n_part) {
+    __m512i up = _mm512_sub_epi8(vbytes(16), vrepeat(vload16(g + 64)));
+    for (int s = part; s < part + n_part; s++) {
+        const uint8_t *nib = g + 80 + 256 * (s - part);
+        vstore(t->d[s], vload64(g));
+        for (int i = 0; i < 4; i++) {
+            __m512i v = vfours(nib + 64 * i);
+            vstore(t->w[8 * s + i], _mm512_add_epi8(vlow4(v), up));
+            vstore(t->w[8 * s + 4 + i], _mm512_add_epi8(vhigh4(v), up));
+        }
+    }
+}
+
+static void widen_i4_32(const uint8_t *g, lg_vwide *t, int part) {
+    widen_i4(g, t, part, 1);
+}
+
+static void widen_i4_128(const uint8_t *g, lg_vwide *t, int part) {
+    widen_i4(g, t, part, 4);
+}
+
+static void widen_i8_128(const uint8_t *g, lg_vwide *t, int part) {
+    for (int s = 0; s < 4; s++) vstore(t->d[part + s], vload64(g));
+    for (int i = 0; i < 32; i++)
+        vstore(t->w[8 * part + i], _mm512_xor_si512(vfours(g + 64 + 64 * i), vbytes(-128)));
+}
+
 /* ---- 256 elements ---- */
 
 /* Six-bit scales and mins of Q4_K and Q5_K from [12][16] bytes. */
@@ -234,13 +271,6 @@ static void widen_q6_k(const uint8_t *g, lg_vwide *t, int part) {
         }
 }
 
-/* A byte a channel, repeated in its four bytes. */
-INLINE __m512i vrepeat(__m128i bytes) {
-    const __m512i at =
-        _mm512_broadcast_i32x4(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
-    return _mm512_shuffle_epi8(vwiden_u(bytes), at);
-}
-
 /* Q3_K: (q - 4) times scale + 124 for q of three bits fits a byte, so the scale of a run is multiplied in. */
 static void widen_q3_k(const uint8_t *g, lg_vwide *t, int part) {
     (void)part;
@@ -299,12 +329,14 @@ static const struct {
     lg_vwiden_fn *widen;
     int offset;
 } info[LG_N_DTYPE] = {
-    [LG_Q4_0] = {widen_q4_0, 8},    [LG_Q4_1] = {widen_q4_1, 0},
-    [LG_Q5_0] = {widen_q5_0, 16},   [LG_Q5_1] = {widen_q5_1, 0},
-    [LG_Q8_0] = {widen_q8_0, 128},  [LG_IQ4_NL] = {widen_iq4_nl, 128},
-    [LG_MXFP4] = {widen_mxfp4, 16}, [LG_Q3_K] = {widen_q3_k, 124},
-    [LG_Q4_K] = {widen_q4_k, 0},    [LG_Q5_K] = {widen_q5_k, 0},
-    [LG_Q6_K] = {widen_q6_k, 32},   [LG_IQ4_XS] = {widen_iq4_xs, 128},
+    [LG_Q4_0] = {widen_q4_0, 8},       [LG_Q4_1] = {widen_q4_1, 0},
+    [LG_Q5_0] = {widen_q5_0, 16},      [LG_Q5_1] = {widen_q5_1, 0},
+    [LG_Q8_0] = {widen_q8_0, 128},     [LG_IQ4_NL] = {widen_iq4_nl, 128},
+    [LG_MXFP4] = {widen_mxfp4, 16},    [LG_Q3_K] = {widen_q3_k, 124},
+    [LG_Q4_K] = {widen_q4_k, 0},       [LG_Q5_K] = {widen_q5_k, 0},
+    [LG_Q6_K] = {widen_q6_k, 32},      [LG_IQ4_XS] = {widen_iq4_xs, 128},
+    [LG_I4_32] = {widen_i4_32, 16},    [LG_I4_128] = {widen_i4_128, 16},
+    [LG_I8_128] = {widen_i8_128, 128},
 };
 
 lg_vwiden_fn *lg_vwiden(lg_dtype type) {

@@ -20,7 +20,7 @@ typedef struct lg_vwide {
     _Alignas(64) float d[VW_PART][LG_NR], m[VW_PART][LG_NR];
 } lg_vwide;
 
-/* Widen one group of 256, or of 32 as part 0 .. VW_PART - 1. */
+/* Widen one group of 256, or of 32 as part 0 .. VW_PART - 1, or of 128 as four parts from that one on. */
 typedef void lg_vwiden_fn(const uint8_t *group, lg_vwide *t, int part);
 
 /* For a type that is lg_dtype_is_int. */

@@ -19,5 +19,6 @@ const lg_kern lg_kern_avx512vnni = {
     .conv_silu = lg_conv_avx512_silu,
     .gdn_rows = lg_gdn_avx512_rows,
     .attn_page = lg_attn_avx512_page,
+    .kv_store = lg_attn_avx512_store,
     .argmax = lg_row_avx512_argmax,
 };
