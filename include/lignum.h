@@ -108,6 +108,8 @@ typedef struct lg_options {
     bool no_cache;        /* keep nothing of a request after its end */
     uint64_t
         cache_bytes; /* of memory_bytes, for snapshots of kept texts; 0 = a share of what is left */
+    uint64_t
+        max_stall_us; /* longest step in which a prompt may hold up answers in the making; 0 = no limit */
     lg_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
 } lg_options;
@@ -185,7 +187,11 @@ typedef struct lg_request {
     uint32_t n_bias; /* <= 1024 */
     uint64_t
         cache_salt; /* texts are reused among requests of one salt only; 0: the shared default */
-    void *user;     /* comes back in every event */
+    int32_t
+        priority; /* lower is earlier: before all waiting ones of higher numbers, whose slots it may take */
+    uint64_t
+        client; /* who asks: those who wait in one priority are served alike, however much each asks for */
+    void *user; /* comes back in every event */
 } lg_request;
 
 /* Queue a request; *id names it in events and lg_cancel.
@@ -257,6 +263,14 @@ typedef struct lg_stats {
     uint64_t n_prompt_tok, n_hit_tok;  /* prompt tokens admitted; of these reused */
     uint64_t n_evicted, n_discarded;   /* snapshots: for room; because logits were not finite */
     uint64_t step_us;                  /* time inside lg_step */
+    /* requests put back for want of memory: with a snapshot of where they were, without; tokens computed again */
+    uint64_t n_preempt_kept, n_preempt_dropped, n_again_tok;
+    uint64_t n_held; /* requests that waited for a running prompt that begins alike */
+    uint64_t
+        n_cut_step; /* steps with fewer prompt tokens than there was room for, by max_stall_us */
+    uint64_t
+        n_mixed_step; /* steps with answers and prompts: their time, as expected, and the sum of errors */
+    uint64_t mixed_us, mixed_expected_us, mixed_error_us;
 } lg_stats;
 
 LG_API void lg_get_stats(const lg_engine *eng, lg_stats *stats);

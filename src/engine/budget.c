@@ -127,6 +127,7 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
                               .n_sample_vocab = f->n_sample_vocab};
     f->plan(f->cfg, &b->opt, f->n_thread, &f->cost);
     f->own_bytes = lg_state_bytes(n_seq, b->opt.n_page, n_ctx) +
+                   lg_store_bytes(2 * n_seq, n_ctx) +
                    (uint64_t)n_seq * (per_seq * sizeof(uint32_t) + 1024);
     f->fixed_bytes = f->weight_bytes + f->cost.scratch_bytes + n_seq * f->cost.slot_bytes +
                      f->own_bytes + f->cache_bytes;

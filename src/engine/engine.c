@@ -11,6 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define COPY_BYTES_US 4000.0 /* of snapshots, until it is measured */
+#define DECODE_WORK   2.0    /* a decoded row is charged like so many of a prompt */
+
 /* ---- events ---- */
 
 static void event_push(lg_engine *eng, lg_seq *seq) {
@@ -72,7 +75,7 @@ static void reap(lg_engine *eng) {
     }
 }
 
-/* End a sequence that is in no list any more: its slot and pages are free from here on. */
+/* End a sequence that is in no list any more: its slot, pages and token buffer are free from here on. */
 static void end_seq(lg_engine *eng, lg_seq *seq, lg_finish finish, lg_status status) {
     if (seq->slot != UINT32_MAX) {
         if (finish != LG_FINISH_ERROR) lg_reuse_end(eng, seq);
@@ -81,7 +84,9 @@ static void end_seq(lg_engine *eng, lg_seq *seq, lg_finish finish, lg_status sta
         seq->slot = UINT32_MAX;
     }
     bool queued = seq->has_token;
-    lg_seq_end(seq, finish, status, lg_clock_us());
+    lg_seq_end(seq, finish, status, lg_engine_now_us(eng));
+    if (seq->store != UINT32_MAX) lg_store_give(&eng->store, seq->store);
+    seq->store = UINT32_MAX;
     if (!queued) event_push(eng, seq);
     seq->next = eng->ended;
     eng->ended = seq;
@@ -94,130 +99,141 @@ static void end_seq(lg_engine *eng, lg_seq *seq, lg_finish finish, lg_status sta
     }
 }
 
-static void unlink_waiting(lg_engine *eng, lg_seq *seq) {
-    if (seq->prev) {
-        seq->prev->next = seq->next;
+void lg_engine_unlink_run(lg_engine *eng, lg_seq *seq) {
+    uint32_t i = 0;
+    while (i < eng->n_run && eng->run[i] != seq) i++;
+    LG_ASSERT(i < eng->n_run);
+    eng->n_run--;
+    memmove(&eng->run[i], &eng->run[i + 1], (eng->n_run - i) * sizeof(lg_seq *));
+    lg_queue_let_go(&eng->queue, seq, UINT32_MAX);
+}
+
+void lg_engine_end(lg_engine *eng, lg_seq *seq, lg_finish finish, lg_status status) {
+    if (seq->in_queue) {
+        lg_queue_remove(&eng->queue, seq);
     } else {
-        eng->wait_first = seq->next;
+        lg_engine_unlink_run(eng, seq);
     }
-    if (seq->next) {
-        seq->next->prev = seq->prev;
-    } else {
-        eng->wait_last = seq->prev;
-    }
-    eng->n_wait--;
+    lg_queue_leave(&eng->queue, seq);
+    end_seq(eng, seq, finish, status);
 }
 
 /* The backend is gone: every request ends. */
 static void lose_all(lg_engine *eng) {
     eng->lost = true;
-    for (uint32_t i = 0; i < eng->n_run; i++)
-        end_seq(eng, eng->run[i], LG_FINISH_ERROR, LG_E_BACKEND);
-    eng->n_run = 0;
-    while (eng->wait_first) {
-        lg_seq *seq = eng->wait_first;
-        unlink_waiting(eng, seq);
-        end_seq(eng, seq, LG_FINISH_ERROR, LG_E_BACKEND);
-    }
+    while (eng->n_run) lg_engine_end(eng, eng->run[0], LG_FINISH_ERROR, LG_E_BACKEND);
+    for (uint32_t i = 0; i < eng->queue.n_client; i++)
+        while (eng->queue.client[i].first)
+            lg_engine_end(eng, eng->queue.client[i].first, LG_FINISH_ERROR, LG_E_BACKEND);
 }
 
 /* ---- requests ---- */
 
 lg_status lg_submit(lg_engine *eng, const lg_request *req, uint64_t *id, lg_err *err) {
     if (eng->lost) return LG_FAIL(err, LG_E_BACKEND, "the backend is lost");
-    if (eng->n_wait >= LG_MAX_WAIT) return LG_AGAIN;
+    if (eng->queue.n_wait >= LG_MAX_WAIT) return LG_AGAIN;
     lg_seq *seq;
     LG_TRY(lg_seq_open(&eng->limit, req, eng->last_id + 1, &seq, err));
+    seq->submit_us = lg_engine_now_us(eng);
+    lg_finish finish = lg_seq_finish(seq, &eng->limit);
+    if (finish == LG_FINISH_NONE && lg_queue_enter(&eng->queue, seq, req->client) != LG_OK) {
+        lg_seq_close(&seq);
+        return LG_FAIL(err, LG_E_NOMEM, "request: no memory for the table of clients");
+    }
     *id = ++eng->last_id;
     eng->stats.n_submitted++;
-    seq->submit_us = lg_clock_us();
-    lg_finish finish = lg_seq_finish(seq, &eng->limit);
     if (finish != LG_FINISH_NONE) { /* an earlier life had come to its end */
         seq->keep_end = true;
         end_seq(eng, seq, finish, LG_OK);
-        return LG_OK;
     }
-    seq->prev = eng->wait_last;
-    if (eng->wait_last) {
-        eng->wait_last->next = seq;
-    } else {
-        eng->wait_first = seq;
-    }
-    eng->wait_last = seq;
-    eng->n_wait++;
     return LG_OK;
 }
 
 void lg_cancel(lg_engine *eng, uint64_t id) {
     reap(eng);
     lg_seq *seq = NULL;
-    for (uint32_t i = 0; i < eng->n_run; i++) {
-        if (eng->run[i]->id != id) continue;
-        seq = eng->run[i];
-        eng->n_run--;
-        memmove(&eng->run[i], &eng->run[i + 1], (eng->n_run - i) * sizeof(lg_seq *));
-        break;
-    }
-    if (!seq) {
-        seq = eng->wait_first;
-        while (seq && seq->id != id) seq = seq->next;
-        if (!seq) return;
-        unlink_waiting(eng, seq);
-    }
+    for (uint32_t i = 0; i < eng->n_run && !seq; i++)
+        if (eng->run[i]->id == id) seq = eng->run[i];
+    if (!seq) seq = lg_queue_find(&eng->queue, id);
+    if (!seq) return;
     seq->keep_end = true;
-    end_seq(eng, seq, LG_FINISH_CANCELLED, LG_E_CANCELLED);
+    lg_engine_end(eng, seq, LG_FINISH_CANCELLED, LG_E_CANCELLED);
 }
 
 /* ---- step ---- */
 
-/* Give a sequence the token it sampled; true when it is over. */
-static bool take(lg_engine *eng, lg_seq *seq, const lg_sampled *got) {
+/* Give a sequence the token it sampled. */
+static void take(lg_engine *eng, lg_seq *seq, const lg_sampled *got) {
     if (got->nonfinite) {
         eng->stats.n_nonfinite++;
         lg_reuse_discard(eng, seq);
         end_seq(eng, seq, LG_FINISH_ERROR, LG_E_BACKEND);
-        return true;
+        return;
     }
-    if (!seq->first_us) seq->first_us = lg_clock_us();
-    const lg_state *st = &eng->home[seq->home].state;
-    st->ids[(size_t)seq->slot * st->n_ctx + seq->sampler.n_id] = got->id;
+    if (!seq->first_us) seq->first_us = lg_engine_now_us(eng);
+    eng->store.ids[(size_t)seq->store * eng->store.n_ctx + seq->sampler.n_id] = got->id;
     lg_seq_take(seq, &eng->limit, got);
     event_push(eng, seq);
     lg_finish finish = lg_seq_finish(seq, &eng->limit);
-    if (finish == LG_FINISH_NONE) return false;
-    end_seq(eng, seq, finish, LG_OK);
-    return true;
+    if (finish != LG_FINISH_NONE) end_seq(eng, seq, finish, LG_OK);
+}
+
+/* Count a sequence's rows; those computed before it was put back are not charged again. */
+static void count_rows(lg_engine *eng, lg_seq *seq, uint32_t n_tok) {
+    bool decodes = seq->sampler.n_id - seq->n_done == 1 && seq->first_us;
+    uint32_t end = seq->n_done + n_tok;
+    uint32_t again = seq->n_most > seq->n_done ? seq->n_most - seq->n_done : 0;
+    if (again > n_tok) again = n_tok;
+    *(decodes ? &eng->stats.n_decode_tok : &eng->stats.n_prefill_tok) += n_tok;
+    eng->stats.n_again_tok += again;
+    lg_queue_charge(&eng->queue, seq, (decodes ? DECODE_WORK : 1.0) * (n_tok - again));
+    if (end > seq->n_most) seq->n_most = end;
 }
 
 /* Advance every sequence of the batch that has run. */
 static void harvest(lg_engine *eng) {
     const lg_sched *s = &eng->sched;
-    bool any_over = false;
     for (uint32_t i = 0; i < s->batch.n_seq; i++) {
         lg_seq *seq = s->who[i];
-        uint32_t n_tok = s->row[i].n_tok;
-        if (seq->sampler.n_id - seq->n_done == 1 && seq->first_us) {
-            eng->stats.n_decode_tok += n_tok;
-        } else {
-            eng->stats.n_prefill_tok += n_tok;
-        }
+        count_rows(eng, seq, s->row[i].n_tok);
         lg_reuse_harvest(eng, seq, &s->row[i], true);
-        seq->n_done += n_tok;
-        if (s->row[i].sampler && take(eng, seq, &s->sampled[i])) any_over = true;
+        seq->n_done += s->row[i].n_tok;
+        if (s->row[i].sampler) take(eng, seq, &s->sampled[i]);
     }
-    if (!any_over) return;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < eng->n_run; i++)
-        if (eng->run[i]->slot != UINT32_MAX) eng->run[n++] = eng->run[i];
+    for (uint32_t i = 0; i < eng->n_run; i++) {
+        lg_seq *seq = eng->run[i];
+        bool over = seq->slot == UINT32_MAX;
+        lg_queue_let_go(&eng->queue, seq, over ? UINT32_MAX : seq->n_done);
+        if (over) {
+            lg_queue_leave(&eng->queue, seq);
+        } else {
+            eng->run[n++] = seq;
+        }
+    }
     eng->n_run = n;
+}
+
+/* What the step took, for the model of costs and for those who watch it. */
+static void measure(lg_engine *eng, uint64_t us) {
+    const lg_sched *s = &eng->sched;
+    if (s->load.prefill > 0 && s->load.decode > 0 && s->expected_us > 0) {
+        double off = (double)us - s->expected_us;
+        eng->stats.n_mixed_step++;
+        eng->stats.mixed_us += us;
+        eng->stats.mixed_expected_us += (uint64_t)s->expected_us;
+        eng->stats.mixed_error_us += (uint64_t)(off < 0 ? -off : off);
+    }
+    lg_cost_learn(&eng->cost, &s->load, (double)us);
 }
 
 lg_status lg_step(lg_engine *eng) {
     event_expire(eng);
     reap(eng);
     if (eng->lost) return LG_E_BACKEND;
-    uint64_t start_us = lg_clock_us();
-    lg_sched_admit(eng);
+    uint64_t start_us = lg_engine_now_us(eng);
+    lg_admit_grow(eng);
+    lg_admit_run(eng);
     if (eng->n_run == 0) return eng->event_first ? LG_OK : LG_AGAIN;
     lg_sched_plan(eng);
     lg_step_out out = {.sampled = eng->sched.sampled};
@@ -230,8 +246,14 @@ lg_status lg_step(lg_engine *eng) {
             lg_reuse_harvest(eng, eng->sched.who[i], &eng->sched.row[i], false);
         lose_all(eng);
     }
-    eng->stats.step_us += lg_clock_us() - start_us;
+    uint64_t us = lg_engine_now_us(eng) - start_us;
+    eng->stats.step_us += us;
+    if (st == LG_OK) measure(eng, us);
     return st == LG_OK ? LG_OK : LG_E_BACKEND;
+}
+
+uint64_t lg_engine_now_us(const lg_engine *eng) {
+    return eng->parts.clock_us ? eng->parts.clock_us() : lg_clock_us();
 }
 
 /* ---- open and close ---- */
@@ -254,6 +276,7 @@ static lg_status open_sched(lg_engine *eng) {
              max_page = eng->home->state.max_page;
     s->n_batch_tok = eng->parts.budget.opt.max_tok;
     s->n_save_max = eng->parts.budget.opt.n_snap * eng->n_home;
+    s->stall_us = eng->parts.budget.stall_us;
     s->tok = lg_mem_calloc(s->n_batch_tok, sizeof *s->tok);
     s->row = lg_mem_calloc(n_seq, sizeof *s->row);
     s->page = lg_mem_calloc((size_t)n_seq * max_page, sizeof *s->page);
@@ -292,11 +315,7 @@ static void fill_info(lg_engine *eng) {
 /* Free the engine without releasing what it stands on. */
 static void free_engine(lg_engine *eng) {
     for (uint32_t i = 0; i < eng->n_run; i++) lg_seq_close(&eng->run[i]);
-    while (eng->wait_first) {
-        lg_seq *seq = eng->wait_first;
-        eng->wait_first = seq->next;
-        lg_seq_close(&seq);
-    }
+    lg_queue_fini(&eng->queue);
     while (eng->ended) {
         lg_seq *seq = eng->ended;
         eng->ended = seq->next;
@@ -304,6 +323,7 @@ static void free_engine(lg_engine *eng) {
     }
     if (eng->be) eng->parts.ops->close(&eng->be);
     lg_home_close(eng);
+    lg_store_fini(&eng->store);
     lg_mem_free(eng->reuse.page);
     lg_mem_free(eng->sched.tok);
     lg_mem_free(eng->sched.row);
@@ -326,6 +346,9 @@ lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **out, lg_err *
     LG_ASSERT(eng->n_home <= LG_MAX_HOME && opt->n_slot <= opt->max_tok / eng->n_home);
     lg_reuse_open(eng);
     lg_status st = lg_home_open(eng);
+    if (st == LG_OK) st = lg_queue_init(&eng->queue);
+    if (st == LG_OK)
+        st = lg_store_init(&eng->store, 2 * opt->n_slot * eng->n_home, parts->budget.n_ctx);
     if (st == LG_OK) st = open_sched(eng);
     if (st != LG_OK) {
         LG_FAIL(err, st, "engine: no memory for the tables of %u sequences",
@@ -333,6 +356,9 @@ lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **out, lg_err *
         goto fail;
     }
     LG_TRY_GOTO(parts->ops->open(parts->w, opt, parts->pool, &eng->be, err), st, fail);
+    const lg_config *cfg = &parts->w->cfg;
+    lg_cost_init(&eng->cost, cfg->n_expert, cfg->n_expert_tok,
+                 (double)parts->budget.snap_bytes / COPY_BYTES_US);
     fill_info(eng);
     eng->limit = (lg_seq_limit){.n_ctx = parts->budget.n_ctx,
                                 .n_token = opt->n_sample_vocab,
@@ -379,7 +405,7 @@ void lg_params_init(const lg_engine *eng, lg_params *params) {
 void lg_get_stats(const lg_engine *eng, lg_stats *stats) {
     *stats = eng->stats;
     stats->n_running = eng->n_run;
-    stats->n_waiting = eng->n_wait;
+    stats->n_waiting = eng->queue.n_wait;
     stats->n_prompt_tok = eng->reuse.n_prompt_tok;
     stats->n_hit_tok = eng->reuse.n_hit_tok;
     for (uint32_t i = 0; i < eng->n_home; i++) {

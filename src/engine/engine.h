@@ -1,11 +1,12 @@
 /* engine.h - the map of src/engine: many sequences through one backend, a step at a time.
  *
  *   open     model folder -> parts (weights, text, pool, budget) -> engine      budget  bytes -> pool sizes
- *   engine   the public calls: submit, cancel, step, events                     sched   admission and the next batch
+ *   engine   the public calls: submit, cancel, step, events                     sched   the next batch
+ *   queue    who waits, in which order, fair to all clients                     admit   who gets in, and who is put back
  *   seq      one request's life: checks, ids, text                              stop    stop strings over any cut
  *   state    pages, slots and token buffers          prefix  (prefix.h) which beginnings are kept
  *   home     where a sequence lives: one rank of a group has one state and one prefix tree; alone there is one home
- *   reuse    what an engine takes from them and gives to them
+ *   reuse    what an engine takes from them and gives to them                   cost    (cost.h) how long steps take
  *
  * One thread owns an engine.  Everything is allocated at open; lg_submit allocates the request; lg_step and lg_next_event
  * allocate nothing.  Tests put another backend under it with lg_engine_open.
@@ -13,6 +14,7 @@
 #ifndef LG_ENGINE_ENGINE_H
 #define LG_ENGINE_ENGINE_H
 
+#include "engine/cost.h"
 #include "engine/prefix.h"
 #include "model/tokenizer.h"
 
@@ -23,14 +25,13 @@
 
 /* ---- state.c ---- */
 
-/* Pools of a fixed size.  A slot brings a token buffer and a page table of its own. */
+/* Pools of a fixed size.  A slot brings a page table of its own. */
 typedef struct lg_state {
     uint32_t n_slot, n_ctx, max_page; /* max_page: entries of a page table */
     lg_pages pages;
     uint32_t *slot_free, n_slot_free; /* stack of free numbers */
-    uint32_t *ids;                    /* [n_slot][n_ctx] */
     uint32_t *page;                   /* [n_slot][max_page] */
-    uint32_t *n_page_of;              /* [n_slot] pages reserved */
+    uint32_t *n_page_of;              /* [n_slot] pages held */
     void *block;                      /* owned: all of the above */
 } lg_state;
 
@@ -47,6 +48,27 @@ void lg_state_fini(lg_state *st);
 lg_status lg_state_reserve(lg_state *st, uint32_t n_tok, const uint32_t *shared,
                            uint32_t n_shared, uint32_t *slot);
 void lg_state_release(lg_state *st, uint32_t slot);
+
+/* Add one page to a slot.  LG_OK, or LG_AGAIN when none is free. */
+lg_status lg_state_grow(lg_state *st, uint32_t slot);
+
+/* Token buffers: twice as many as slots, since a sequence that was put back into the queue keeps its own. */
+typedef struct lg_store {
+    uint32_t n, n_ctx;
+    uint32_t *ids; /* [n][n_ctx] */
+    uint32_t *free, n_free;
+    void *block;
+} lg_store;
+
+uint64_t lg_store_bytes(uint32_t n, uint32_t n_ctx);
+
+/* LG_OK or LG_E_NOMEM. */
+lg_status lg_store_init(lg_store *s, uint32_t n, uint32_t n_ctx);
+void lg_store_fini(lg_store *s);
+
+/* Take a buffer (UINT32_MAX: none is free), or give it back. */
+uint32_t lg_store_take(lg_store *s);
+void lg_store_give(lg_store *s, uint32_t store);
 
 /* ---- stop.c ---- */
 
@@ -75,17 +97,31 @@ typedef struct lg_seq lg_seq;
 /* One request, from lg_submit until its last event was fetched or has expired. */
 struct lg_seq {
     uint64_t id;
-    lg_seq *prev, *next;   /* waiting queue, or (next only) the list of ended sequences */
-    lg_sampler sampler;    /* its ids: the prompt copy below, then the slot's token buffer */
+    lg_seq *prev, *next;   /* its client's queue, or (next only) the list of ended sequences */
+    lg_sampler sampler;    /* its ids: the prompt copy below, then its token buffer */
     uint32_t max_produced; /* most ids to produce; 0 = until the context is full */
     uint32_t n_done;       /* ids already in the slot's state */
+    uint32_t n_most;       /* the most that ever were */
     uint32_t home;         /* index in lg_engine.home, once it has a slot */
     uint32_t slot;         /* UINT32_MAX: none */
+    uint32_t store;        /* its token buffer; UINT32_MAX: not admitted yet */
+    uint32_t n_preempt;    /* times it was put back */
     const uint32_t *prompt_ids; /* [n_id at submit] */
+    /* order */
+    int32_t priority; /* lower is earlier */
+    uint32_t client;  /* index in lg_queue.client */
+    bool in_queue;
+    /* waiting until another sequence has computed what both begin with */
+    lg_seq *hold_on; /* NULL: it does not wait for one */
+    uint32_t hold_pos;
+    bool was_held;
+    uint32_t n_holder,
+        holder_pos; /* sequences that wait for this one; the least position that they wait for */
     /* reuse of kept texts */
     uint64_t salt;
-    uint32_t n_known;    /* ids at submit: snapshots may be wanted among them */
-    uint32_t n_cached;   /* ids whose state was found at admission */
+    uint32_t n_known;    /* ids at admission: snapshots may be wanted among them */
+    uint32_t n_cached;   /* ids whose state was found at the first admission */
+    uint32_t hit_pos;    /* the same at the last one */
     uint32_t branch_pos; /* where the text leaves what is kept; 0: nowhere */
     uint32_t snap_pos;   /* last snapshot on this text, 0: none */
     /* text */
@@ -131,6 +167,68 @@ void lg_seq_take(lg_seq *seq, const lg_seq_limit *lim, const lg_sampled *got);
 /* Fill seq->end; held back text goes out with it unless a stop string was met. */
 void lg_seq_end(lg_seq *seq, lg_finish finish, lg_status status, uint64_t now_us);
 
+/* ---- queue.c ---- */
+
+/* Who asks: requests of one client wait in one line. */
+typedef struct lg_client {
+    uint64_t id;
+    double used;     /* work done for it, on the queue's clock */
+    uint32_t n_live; /* requests that wait or run; 0: the entry may be given to another */
+    uint32_t n_wait;
+    lg_seq *first, *last; /* by priority; those that were put back first; by age */
+} lg_client;
+
+typedef struct lg_queue {
+    lg_client *client; /* [n_client] owned */
+    uint32_t n_client, cap_client;
+    uint32_t n_wait;
+    double clock; /* `used` of the client that was served last: where newcomers begin */
+} lg_queue;
+
+/* LG_OK or LG_E_NOMEM. */
+lg_status lg_queue_init(lg_queue *q);
+void lg_queue_fini(lg_queue *q);
+
+/* Enter a new request of this client.  LG_OK or LG_E_NOMEM (nothing changed). */
+lg_status lg_queue_enter(lg_queue *q, lg_seq *seq, uint64_t client);
+
+/* Put one back that was running. */
+void lg_queue_return(lg_queue *q, lg_seq *seq);
+
+/* Who is next among those that are not held; NULL: nobody.  The earliest priority, then the client that was served least, then age. */
+lg_seq *lg_queue_next(const lg_queue *q);
+
+/* Take one out of the line: it is admitted, or about to end. */
+void lg_queue_remove(lg_queue *q, lg_seq *seq);
+
+/* A request that entered is over. */
+void lg_queue_leave(lg_queue *q, lg_seq *seq);
+
+/* Waiting request of this id, or NULL. */
+lg_seq *lg_queue_find(const lg_queue *q, uint64_t id);
+
+/* Work was done for a client. */
+void lg_queue_charge(lg_queue *q, const lg_seq *seq, double work);
+
+/* Whether x goes before y, both running or both waiting. */
+bool lg_queue_before(const lg_queue *q, const lg_seq *x, const lg_seq *y);
+
+/* Let go those that wait for seq and are served by its first n_done ids (UINT32_MAX: all of them; seq stops running). */
+void lg_queue_let_go(lg_queue *q, lg_seq *seq, uint32_t n_done);
+
+/* ---- admit.c ---- */
+
+/* Move waiting sequences into free slots while pages last.  One of an earlier priority may put running ones of later
+ * priorities back; one that begins as a running prompt does waits for it when that costs less. */
+void lg_admit_run(lg_engine *eng);
+
+/* Give every decoding sequence the page that its next row needs, putting the last ones back if there are too few. */
+void lg_admit_grow(lg_engine *eng);
+
+/* Put a running sequence back into the queue.  keep: with a snapshot of where it is; else what it computed since its last
+ * snapshot is computed again later. */
+void lg_admit_put_back(lg_engine *eng, lg_seq *seq, bool keep);
+
 /* ---- sched.c ---- */
 
 /* The next step's batch and whose rows they are. */
@@ -145,14 +243,18 @@ typedef struct lg_sched {
     lg_batch_save *save; /* [n_save_max] snapshots that the step takes */
     uint32_t n_save, n_save_max;
     uint32_t n_batch_tok;
+    uint64_t stall_us;  /* longest step with prompt rows beside decodes; 0: no limit */
+    lg_cost_load load;  /* of the batch */
+    double expected_us; /* of the batch; 0: not known yet */
 } lg_sched;
 
-/* Move waiting sequences, in order, into free slots while pages last. */
-void lg_sched_admit(lg_engine *eng);
-
-/* Fill eng->sched.batch: one row of every decoding sequence, then prefill chunks.  Half of the rows left are for the oldest
- * prompt, the other half is divided among the others (at least 32 rows each, by age); what they do not need goes to the oldest first. */
+/* Fill eng->sched.batch: one row of every decoding sequence, then prefill chunks.  Priorities in order; in one priority half
+ * of the rows left are for the first prompt (lg_queue_before), the other half is divided among the next ones (at least 32
+ * rows each); what they do not need goes to the first.  Beside decodes no more prompt rows than the step may take by
+ * stall_us, but at least LG_SCHED_MIN_CHUNK. */
 void lg_sched_plan(lg_engine *eng);
+
+#define LG_SCHED_MIN_CHUNK 16
 
 /* ---- reuse.c ---- */
 
@@ -169,7 +271,7 @@ typedef struct lg_reuse {
 
 #define LG_MAX_HOME 256
 
-/* Where sequences live: pools and kept texts of one owner (backend.h).  A sequence never moves. */
+/* Where sequences live: pools and kept texts of one owner (backend.h).  A sequence moves only when it was put back. */
 typedef struct lg_home {
     lg_state state;
     lg_prefix prefix;
@@ -188,9 +290,12 @@ uint32_t lg_home_choose(const lg_engine *eng, const lg_seq *seq, const bool *tri
 /* Choose the numbers for parts.budget. */
 void lg_reuse_open(lg_engine *eng);
 
-/* Give a waiting sequence a home, a slot and pages, and bring back the longest kept beginning of its ids.  false: no room
- * yet in any home. */
+/* Give a waiting sequence a home, a slot and pages for its ids, and bring back the longest kept beginning of them.  A page
+ * more for each sequence that runs there stays free.  false: no room yet in any home. */
 bool lg_reuse_admit(lg_engine *eng, lg_seq *seq);
+
+/* The last position <= limit, beyond what is computed, at which a running prompt will leave a snapshot; 0: none. */
+uint32_t lg_reuse_next_snap(const lg_engine *eng, const lg_seq *seq, uint32_t limit);
 
 /* Choose the snapshots that the rows of `row`, which begin at seq->n_done, shall take. */
 void lg_reuse_plan(lg_engine *eng, lg_seq *seq, lg_batch_seq *row);
@@ -198,8 +303,8 @@ void lg_reuse_plan(lg_engine *eng, lg_seq *seq, lg_batch_seq *row);
 /* Keep the snapshots that `row` took (ok), or give their numbers back. */
 void lg_reuse_harvest(lg_engine *eng, lg_seq *seq, const lg_batch_seq *row, bool ok);
 
-/* A sequence with a slot is about to end: keep its text as far as it is computed. */
-void lg_reuse_end(lg_engine *eng, lg_seq *seq);
+/* A sequence with a slot is about to leave it: keep its text as far as it is computed.  false when nothing new was kept. */
+bool lg_reuse_end(lg_engine *eng, lg_seq *seq);
 
 /* Its logits were not finite: forget the snapshot that it came from and what continues it. */
 void lg_reuse_discard(lg_engine *eng, lg_seq *seq);
@@ -214,6 +319,7 @@ uint64_t lg_budget_machine(const char *root);
 typedef struct lg_budget {
     lg_backend_opt opt; /* n_slot, n_snap, n_page, max_tok, max_seq, max_out, n_sample_vocab */
     uint32_t n_ctx;
+    uint64_t stall_us;                   /* for lg_sched */
     uint64_t state_bytes, scratch_bytes; /* state: slots, snapshots, pages, our tables */
     uint64_t page_bytes, snap_bytes;     /* of one */
 } lg_budget;
@@ -255,11 +361,12 @@ typedef struct lg_engine_parts {
     const lg_weights *w;
     lg_pool *pool; /* may be NULL when the backend needs none */
     int n_thread;
-    lg_text *text;           /* for lg_get_text, may be NULL */
-    const lg_tokenizer *tok; /* whose ids the model speaks */
-    const char *name;        /* copied */
-    uint32_t n_owner;        /* owners of the backend, at most LG_MAX_HOME; 0 means 1 */
-    lg_budget budget;        /* of each owner; max_tok is of a step of all together */
+    lg_text *text;              /* for lg_get_text, may be NULL */
+    const lg_tokenizer *tok;    /* whose ids the model speaks */
+    const char *name;           /* copied */
+    uint32_t n_owner;           /* owners of the backend, at most LG_MAX_HOME; 0 means 1 */
+    lg_budget budget;           /* of each owner; max_tok is of a step of all together */
+    uint64_t (*clock_us)(void); /* NULL: lg_clock_us */
     void (*release)(void *ctx);
     void *ctx;
 } lg_engine_parts;
@@ -274,15 +381,25 @@ struct lg_engine {
     uint32_t n_home;
     lg_reuse reuse;
     lg_sched sched;
-    lg_seq **run; /* [n_seq] admitted, oldest first */
+    lg_cost cost;
+    lg_store store;
+    lg_queue queue;
+    lg_seq **run; /* [n_seq] admitted, in that order */
     uint32_t n_run;
-    lg_seq *wait_first, *wait_last;
-    uint32_t n_wait;
     lg_seq *ended;                    /* over; freed when their events are gone */
     lg_seq *event_first, *event_last; /* sequences with events, in order */
     uint64_t last_id;
     bool lost; /* the backend failed */
 };
+
+/* Microseconds on the engine's clock. */
+uint64_t lg_engine_now_us(const lg_engine *eng);
+
+/* Take a sequence out of run[]; it keeps its slot. */
+void lg_engine_unlink_run(lg_engine *eng, lg_seq *seq);
+
+/* End a sequence of the queue or of run[]: its slot, pages and token buffer are free from here on. */
+void lg_engine_end(lg_engine *eng, lg_seq *seq, lg_finish finish, lg_status status);
 
 /* Open an engine on parts.  On failure nothing is released.  LG_E_NOMEM, LG_E_UNSUPPORTED, LG_E_FORMAT. */
 lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **eng, lg_err *err);

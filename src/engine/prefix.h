@@ -89,7 +89,7 @@ bool lg_prefix_keep(lg_prefix *t, uint64_t salt, const uint32_t *ids, uint32_t n
 void lg_prefix_release(lg_prefix *t, uint32_t snap);
 
 /* Have n free pages, evicting if need be; never the node `keep` (LG_PREFIX_NONE: none), whose pages the caller holds.
- * false when that is impossible: nothing was evicted. */
+ * false when that is impossible; texts may have been evicted in vain then, since pages that only `keep` needs cannot go. */
 bool lg_prefix_make_room(lg_prefix *t, uint32_t n, uint32_t keep);
 
 /* Throw away what may be wrong of ids[0, n): the first snapshot at or after position `from`, and all that continues it. */

@@ -2,7 +2,7 @@
  *
  * In:  ids of sequences.   Out: sequences that begin where an earlier text ended; snapshots.
  * Policy: a snapshot before each message, at the end of a prompt, where a prompt leaves what is kept, at multiples of
- * `spacing` in long prompts, and at the end of an answer; none closer than `gap` to the one before.  A hit is shorter than
+ * `spacing` in long texts, and at the end of an answer; none closer than `gap` to the one before.  A hit is shorter than
  * the ids, so that there is a row to sample from.  Only what the engine has accepted is ever kept.
  * Invariant: nothing here changes a bit of an answer (docs/MODEL.md, section 1).
  * Thread: engine.  Memory: nothing after open.  Test: tests/unit/test_reuse.c */
@@ -40,13 +40,15 @@ void lg_reuse_open(lg_engine *eng) {
 static bool reserve(lg_engine *eng, uint32_t home, lg_seq *seq, const lg_prefix_hit *hit) {
     lg_prefix *t = &eng->home[home].prefix;
     lg_state *st = &eng->home[home].state;
-    uint32_t *page = eng->reuse.page, need = lg_seq_n_need(seq, st->n_ctx);
+    uint32_t *page = eng->reuse.page, need = seq->sampler.n_id;
     uint32_t n_full = hit->pos / LG_PAGE_TOK;
     uint32_t n_page = (hit->pos + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
     uint32_t n_fresh = (uint32_t)(((uint64_t)need + LG_PAGE_TOK - 1) / LG_PAGE_TOK) - n_full;
     lg_prefix_pages(t, hit, page);
     for (uint32_t i = 0; i < n_page; i++) lg_pages_hold(&st->pages, page[i]);
-    bool ok = lg_prefix_make_room(t, n_fresh, hit->node);
+    uint32_t spare = eng->home[home].n_run; /* each may need a page soon */
+    bool ok = (uint64_t)st->pages.n_free + st->pages.n_cached >= (uint64_t)n_fresh + spare &&
+              lg_prefix_make_room(t, n_fresh, hit->node);
     if (ok) ok = lg_state_reserve(st, need, page, n_full, &seq->slot) == LG_OK;
     if (ok && n_page > n_full)
         eng->parts.ops->copy_page(eng->be, home, page[n_full],
@@ -73,11 +75,16 @@ static bool admit_at(lg_engine *eng, uint32_t home, lg_seq *seq) {
     seq->home = home;
     h->n_run++;
     if (hit.pos) {
+        uint64_t start_us = lg_engine_now_us(eng);
         eng->parts.ops->load(eng->be, home, seq->slot, hit.pos, h->prefix.node[hit.node].snap);
+        lg_cost_learn_copy(&eng->cost, (double)(lg_engine_now_us(eng) - start_us));
         lg_prefix_touch(&h->prefix, hit.node);
     }
-    seq->n_done = seq->n_cached = seq->snap_pos = hit.pos;
+    seq->n_done = seq->hit_pos = seq->snap_pos = hit.pos;
     seq->branch_pos = n_match > hit.pos ? n_match : 0;
+    seq->n_known = n_id;
+    if (seq->n_preempt) return true;
+    seq->n_cached = hit.pos;
     uint32_t n_prompt = seq->sampler.n_prompt;
     eng->reuse.n_prompt_tok += n_prompt;
     eng->reuse.n_hit_tok += hit.pos < n_prompt ? hit.pos : n_prompt;
@@ -97,9 +104,16 @@ bool lg_reuse_admit(lg_engine *eng, lg_seq *seq) {
 /* ---- on the way ---- */
 
 static bool is_wanted(const lg_reuse *r, const lg_seq *seq, uint32_t pos) {
-    if (pos - seq->snap_pos < r->gap || pos >= seq->n_known) return false;
-    return seq->sampler.ids[pos] == r->mark || pos == seq->branch_pos ||
-           pos + 1 == seq->n_known || pos % r->spacing == 0;
+    if (pos - seq->snap_pos < r->gap) return false;
+    if (pos % r->spacing == 0) return true; /* in answers too: see admit.c */
+    return pos < seq->n_known && (seq->sampler.ids[pos] == r->mark || pos == seq->branch_pos ||
+                                  pos + 1 == seq->n_known);
+}
+
+uint32_t lg_reuse_next_snap(const lg_engine *eng, const lg_seq *seq, uint32_t limit) {
+    uint32_t pos = limit;
+    while (pos > seq->n_done && !is_wanted(&eng->reuse, seq, pos)) pos--;
+    return pos > seq->n_done ? pos : 0;
 }
 
 void lg_reuse_plan(lg_engine *eng, lg_seq *seq, lg_batch_seq *row) {
@@ -131,17 +145,19 @@ void lg_reuse_harvest(lg_engine *eng, lg_seq *seq, const lg_batch_seq *row, bool
 
 /* ---- at the end ---- */
 
-void lg_reuse_end(lg_engine *eng, lg_seq *seq) {
-    if (seq->n_done < seq->snap_pos + eng->reuse.gap) return;
-    uint32_t snap = lg_prefix_reserve(&eng->home[seq->home].prefix);
-    if (snap == LG_PREFIX_NONE) return;
-    eng->parts.ops->save(eng->be, seq->home, seq->slot, seq->n_done, snap);
+bool lg_reuse_end(lg_engine *eng, lg_seq *seq) {
     lg_home *h = &eng->home[seq->home];
-    lg_prefix_keep(&h->prefix, seq->salt, seq->sampler.ids, seq->n_done,
-                   h->state.page + (size_t)seq->slot * h->state.max_page, snap);
+    if (seq->n_done < seq->snap_pos + eng->reuse.gap) return false;
+    uint32_t snap = lg_prefix_reserve(&h->prefix);
+    if (snap == LG_PREFIX_NONE) return false;
+    uint64_t start_us = lg_engine_now_us(eng);
+    eng->parts.ops->save(eng->be, seq->home, seq->slot, seq->n_done, snap);
+    lg_cost_learn_copy(&eng->cost, (double)(lg_engine_now_us(eng) - start_us));
+    return lg_prefix_keep(&h->prefix, seq->salt, seq->sampler.ids, seq->n_done,
+                          h->state.page + (size_t)seq->slot * h->state.max_page, snap);
 }
 
 void lg_reuse_discard(lg_engine *eng, lg_seq *seq) {
     lg_prefix_discard(&eng->home[seq->home].prefix, seq->salt, seq->sampler.ids, seq->n_done,
-                      seq->n_cached);
+                      seq->hit_pos);
 }

@@ -1,42 +1,48 @@
-/* sched.c - who is admitted and which rows run in the next step: see engine.h.
+/* sched.c - which rows run in the next step: see engine.h.
  *
- * In:  waiting and running sequences, free pages and slots (state.c), kept texts (reuse.c).   Out: eng->sched.batch (backend.h).
- * Policy: first come, first admitted, with room for the longest a sequence can become, so that nothing that runs is ever
- * stuck or thrown out (docs/DECISIONS.md).  Decodes first; n_seq <= n_batch_tok, so that all of them fit and a prompt always
- * gets a row.  No bit of an answer depends on any of this.
+ * In:  running sequences, the model of costs (cost.c).   Out: eng->sched.batch (backend.h).
+ * Policy: decodes first; n_seq <= n_batch_tok, so that all of them fit and a prompt always gets a row.  Prompts share what is
+ * left by priority, then by how little their clients were served.  Beside decodes the step's expected time stays below
+ * stall_us.  No bit of an answer depends on any of this.
  * Invariants: a sequence appears at most once in a batch; the batch's rows <= n_batch_tok.
- * Thread: engine.  Memory: nothing after open.  Test: tests/unit/test_engine.c */
+ * Thread: engine.  Memory: nothing after open.  Test: tests/unit/test_engine.c, tests/unit/test_sched.c */
 #include "engine/engine.h"
-#include "base/clock.h"
 
 #include <string.h>
 
 #define MIN_SHARE 32 /* rows; smaller pieces of a prompt cost more than they are worth */
+#define MAX_SHARE 64 /* prompts that get rows in one step */
 
-void lg_sched_admit(lg_engine *eng) {
-    while (eng->wait_first) {
-        lg_seq *seq = eng->wait_first;
-        if (!lg_reuse_admit(eng, seq)) return;
-        eng->wait_first = seq->next;
-        if (seq->next) {
-            seq->next->prev = NULL;
-        } else {
-            eng->wait_last = NULL;
-        }
-        seq->next = NULL;
-        eng->n_wait--;
-        const lg_state *st = &eng->home[seq->home].state;
-        uint32_t *ids = st->ids + (size_t)seq->slot * st->n_ctx;
-        memcpy(ids, seq->prompt_ids, seq->sampler.n_id * sizeof *ids);
-        seq->sampler.ids = ids;
-        seq->admit_us = lg_clock_us();
-        eng->run[eng->n_run++] = seq;
-    }
-}
+/* Prompts in the order in which they are served; indices of run[]. */
+typedef struct prompts {
+    uint32_t run[MAX_SHARE], n;
+    uint32_t n_decode;
+} prompts;
 
 /* Ids that the state does not hold yet: 1 while decoding. */
 static uint32_t n_left(const lg_seq *seq) {
     return seq->sampler.n_id - seq->n_done;
+}
+
+/* Grant every decode its row, and find the prompts that may get some. */
+static prompts order(lg_engine *eng) {
+    prompts p = {0};
+    uint32_t most = eng->sched.n_batch_tok / MIN_SHARE + 1;
+    if (most > MAX_SHARE) most = MAX_SHARE;
+    for (uint32_t i = 0; i < eng->n_run; i++) {
+        lg_seq *seq = eng->run[i];
+        bool decodes = n_left(seq) == 1;
+        eng->sched.grant[i] = decodes;
+        p.n_decode += decodes;
+        if (decodes) continue;
+        uint32_t at = p.n; /* its place: the list is sorted and short */
+        while (at > 0 && lg_queue_before(&eng->queue, seq, eng->run[p.run[at - 1]])) at--;
+        if (at == most) continue;
+        if (p.n < most) p.n++;
+        memmove(p.run + at + 1, p.run + at, (p.n - 1 - at) * sizeof *p.run);
+        p.run[at] = i;
+    }
+    return p;
 }
 
 /* Give sequence i up to n more rows; returns what is left of n. */
@@ -47,26 +53,66 @@ static uint32_t give(lg_engine *eng, uint32_t i, uint32_t n) {
     return n - got;
 }
 
-/* Decide rows of every running sequence. */
-static void divide(lg_engine *eng) {
-    uint32_t *grant = eng->sched.grant;
-    uint32_t left = eng->sched.n_batch_tok, n_prompt = 0, oldest = 0;
-    for (uint32_t i = 0; i < eng->n_run; i++) {
-        bool decodes = n_left(eng->run[i]) == 1;
-        grant[i] = decodes;
-        left -= decodes;
-        if (!decodes && n_prompt++ == 0) oldest = i;
-    }
-    if (n_prompt == 0) return;
-    uint32_t half = n_prompt == 1 ? left : left - left / 2;
-    left = left - half + give(eng, oldest, half);
-    uint32_t share = n_prompt > 1 ? left / (n_prompt - 1) : 0;
+/* Divide `left` rows among prompts first .. end - 1, which have one priority; returns what they do not need. */
+static uint32_t divide_class(lg_engine *eng, const prompts *p, uint32_t first, uint32_t end,
+                             uint32_t left) {
+    uint32_t n = end - first, half = n == 1 ? left : left - left / 2;
+    left = left - half + give(eng, p->run[first], half);
+    uint32_t share = n > 1 ? left / (n - 1) : 0;
     if (share < MIN_SHARE) share = MIN_SHARE;
-    for (uint32_t i = oldest + 1; i < eng->n_run && left; i++) {
-        uint32_t n = share < left ? share : left;
-        left = left - n + give(eng, i, n);
+    for (uint32_t k = first + 1; k < end && left; k++) {
+        uint32_t rows = share < left ? share : left;
+        left = left - rows + give(eng, p->run[k], rows);
     }
-    for (uint32_t i = oldest; i < eng->n_run && left; i++) left = give(eng, i, left);
+    for (uint32_t k = first; k < end && left; k++) left = give(eng, p->run[k], left);
+    return left;
+}
+
+/* Divide `left` rows among the prompts; what they were granted before is taken back. */
+static void divide(lg_engine *eng, const prompts *p, uint32_t left) {
+    for (uint32_t k = 0; k < p->n; k++) eng->sched.grant[p->run[k]] = 0;
+    for (uint32_t k = 0, end; k < p->n && left; k = end) {
+        for (end = k + 1; end < p->n; end++)
+            if (eng->run[p->run[end]]->priority != eng->run[p->run[k]]->priority) break;
+        left = divide_class(eng, p, k, end, left);
+    }
+}
+
+/* Add the prompts' rows to the load of the decodes. */
+static lg_cost_load load_of(const lg_engine *eng, const prompts *p, lg_cost_load load) {
+    for (uint32_t k = 0; k < p->n; k++) {
+        double n = eng->sched.grant[p->run[k]];
+        load.prefill += n;
+        load.prefill_depth += n * (eng->run[p->run[k]]->n_done + n / 2.0);
+    }
+    return load;
+}
+
+/* Divide as many rows, at most `left`, as keep the expected time within the limit.  What is expected of many rows is believed only up to
+ * twice as many as were ever measured. */
+static void divide_within(lg_engine *eng, const prompts *p, uint32_t left,
+                          const lg_cost_load *decodes) {
+    const lg_cost *c = &eng->cost;
+    double most_us = (double)eng->sched.stall_us / c->margin;
+    uint32_t low = LG_SCHED_MIN_CHUNK, high = left;
+    if (high > 2.0 * c->widest) high = (uint32_t)(2.0 * c->widest);
+    divide(eng, p, left);
+    lg_cost_load load = load_of(eng, p, *decodes);
+    if (load.prefill <= low || (load.prefill <= high && lg_cost_step_us(c, &load) <= most_us))
+        return;
+    if (load.prefill < high) high = (uint32_t)load.prefill;
+    while (low < high) { /* low always may run */
+        uint32_t mid = low + (high - low + 1) / 2;
+        divide(eng, p, mid);
+        load = load_of(eng, p, *decodes);
+        if (lg_cost_step_us(c, &load) <= most_us) {
+            low = mid;
+        } else {
+            high = mid - 1;
+        }
+    }
+    divide(eng, p, low < left ? low : left);
+    eng->stats.n_cut_step++;
 }
 
 /* Append sequence i's granted rows to the batch. */
@@ -85,7 +131,7 @@ static void put_rows(lg_engine *eng, uint32_t i) {
                                         .page0 = b->n_page,
                                         .n_out = whole,
                                         .sampler = whole ? &seq->sampler : NULL};
-    if (n_left(seq) > 1) lg_reuse_plan(eng, seq, &s->row[b->n_seq - 1]);
+    lg_reuse_plan(eng, seq, &s->row[b->n_seq - 1]);
     memcpy(s->tok + b->n_tok, seq->sampler.ids + seq->n_done, n * sizeof *s->tok);
     b->n_tok += n;
     uint32_t n_page = (end + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
@@ -100,8 +146,20 @@ void lg_sched_plan(lg_engine *eng) {
     lg_sched *s = &eng->sched;
     s->batch = (lg_batch){.tok = s->tok, .seq = s->row, .page = s->page};
     s->n_save = 0;
-    divide(eng);
-    for (uint32_t pass = 0; pass < 2; pass++) /* decodes, then prompts */
-        for (uint32_t i = 0; i < eng->n_run; i++)
-            if (s->grant[i] && (n_left(eng->run[i]) == 1) == (pass == 0)) put_rows(eng, i);
+    prompts p = order(eng);
+    lg_cost_load load = {.decode = p.n_decode};
+    for (uint32_t i = 0; i < eng->n_run; i++)
+        if (s->grant[i]) load.decode_depth += eng->run[i]->n_done;
+    uint32_t left = s->n_batch_tok - p.n_decode;
+    if (p.n && p.n_decode && s->stall_us) {
+        divide_within(eng, &p, left, &load);
+    } else if (p.n) {
+        divide(eng, &p, left);
+    }
+    s->load = load_of(eng, &p, load);
+    s->expected_us = lg_cost_step_us(&eng->cost, &s->load);
+    for (uint32_t i = 0; i < eng->n_run; i++) /* decodes, then prompts */
+        if (s->grant[i] && n_left(eng->run[i]) == 1) put_rows(eng, i);
+    for (uint32_t k = 0; k < p.n; k++)
+        if (s->grant[p.run[k]]) put_rows(eng, p.run[k]);
 }

@@ -130,7 +130,7 @@ static lg_seq *carve(const lg_request *req, lg_arena *a) {
     uint32_t *ids = lg_arena_take(a, req->n_id, sizeof *ids);
     lg_bias *bias = lg_arena_take(a, req->n_bias, sizeof *bias);
     if (seq) {
-        *seq = (lg_seq){.prompt_ids = ids, .slot = UINT32_MAX};
+        *seq = (lg_seq){.prompt_ids = ids, .slot = UINT32_MAX, .store = UINT32_MAX};
         memcpy(ids, req->ids, req->n_id * sizeof *ids);
         copy_bias(bias, req->bias, req->n_bias);
         seq->sampler.bias = bias;
@@ -190,6 +190,7 @@ lg_status lg_seq_open(const lg_seq_limit *lim, const lg_request *req, uint64_t i
     seq->sampler.n_prompt = req->n_id - req->n_produced;
     seq->max_produced = req->max_tokens;
     seq->salt = req->cache_salt;
+    seq->priority = req->priority;
     seq->n_known = req->n_id;
     seq->token.kind = LG_EVENT_TOKEN;
     seq->end.kind = LG_EVENT_DONE;

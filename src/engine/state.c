@@ -8,6 +8,11 @@ static uint32_t pages_of(uint32_t n_tok) {
     return (uint32_t)(((uint64_t)n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK);
 }
 
+static lg_state sized(uint32_t n_slot, uint32_t n_page, uint32_t n_ctx) {
+    return (lg_state){
+        .n_slot = n_slot, .pages.n = n_page, .n_ctx = n_ctx, .max_page = pages_of(n_ctx)};
+}
+
 /* Set the pointers inside a, which may only count. */
 static void carve(lg_state *st, lg_arena *a) {
     st->pages.stack = lg_arena_take(a, st->pages.n, sizeof(uint32_t));
@@ -15,13 +20,11 @@ static void carve(lg_state *st, lg_arena *a) {
     st->pages.n_node = lg_arena_take(a, st->pages.n, sizeof(uint32_t));
     st->slot_free = lg_arena_take(a, st->n_slot, sizeof(uint32_t));
     st->n_page_of = lg_arena_take(a, st->n_slot, sizeof(uint32_t));
-    st->ids = lg_arena_take(a, (size_t)st->n_slot * st->n_ctx, sizeof(uint32_t));
     st->page = lg_arena_take(a, (size_t)st->n_slot * st->max_page, sizeof(uint32_t));
 }
 
 uint64_t lg_state_bytes(uint32_t n_slot, uint32_t n_page, uint32_t n_ctx) {
-    lg_state st = {
-        .n_slot = n_slot, .pages.n = n_page, .n_ctx = n_ctx, .max_page = pages_of(n_ctx)};
+    lg_state st = sized(n_slot, n_page, n_ctx);
     lg_arena a;
     lg_arena_init(&a, NULL, 0);
     carve(&st, &a);
@@ -29,8 +32,7 @@ uint64_t lg_state_bytes(uint32_t n_slot, uint32_t n_page, uint32_t n_ctx) {
 }
 
 lg_status lg_state_init(lg_state *st, uint32_t n_slot, uint32_t n_page, uint32_t n_ctx) {
-    *st = (lg_state){
-        .n_slot = n_slot, .pages.n = n_page, .n_ctx = n_ctx, .max_page = pages_of(n_ctx)};
+    *st = sized(n_slot, n_page, n_ctx);
     uint64_t bytes = lg_state_bytes(n_slot, n_page, n_ctx);
     lg_arena a;
     st->block = lg_mem_alloc(bytes);
@@ -71,4 +73,56 @@ void lg_state_release(lg_state *st, uint32_t slot) {
     for (uint32_t i = st->n_page_of[slot]; i-- > 0;) lg_pages_drop(&st->pages, page[i]);
     st->n_page_of[slot] = 0;
     st->slot_free[st->n_slot_free++] = slot;
+}
+
+lg_status lg_state_grow(lg_state *st, uint32_t slot) {
+    uint32_t n = st->n_page_of[slot];
+    LG_ASSERT(n > 0 && n < st->max_page);
+    if (st->pages.n_free == 0) return LG_AGAIN;
+    uint32_t page = st->pages.stack[--st->pages.n_free];
+    st->page[(size_t)slot * st->max_page + n] = page;
+    lg_pages_hold(&st->pages, page);
+    st->n_page_of[slot] = n + 1;
+    return LG_OK;
+}
+
+/* ---- token buffers ---- */
+
+static void carve_store(lg_store *s, lg_arena *a) {
+    s->free = lg_arena_take(a, s->n, sizeof *s->free);
+    s->ids = lg_arena_take(a, (size_t)s->n * s->n_ctx, sizeof *s->ids);
+}
+
+uint64_t lg_store_bytes(uint32_t n, uint32_t n_ctx) {
+    lg_store s = {.n = n, .n_ctx = n_ctx};
+    lg_arena a;
+    lg_arena_init(&a, NULL, 0);
+    carve_store(&s, &a);
+    return a.used_bytes;
+}
+
+lg_status lg_store_init(lg_store *s, uint32_t n, uint32_t n_ctx) {
+    *s = (lg_store){.n = n, .n_ctx = n_ctx, .n_free = n};
+    uint64_t bytes = lg_store_bytes(n, n_ctx);
+    s->block = lg_mem_alloc(bytes);
+    if (!s->block) return LG_E_NOMEM;
+    lg_arena a;
+    lg_arena_init(&a, s->block, bytes);
+    carve_store(s, &a);
+    for (uint32_t i = 0; i < n; i++) s->free[i] = n - 1 - i;
+    return LG_OK;
+}
+
+void lg_store_fini(lg_store *s) {
+    lg_mem_free(s->block);
+    *s = (lg_store){0};
+}
+
+uint32_t lg_store_take(lg_store *s) {
+    return s->n_free ? s->free[--s->n_free] : UINT32_MAX;
+}
+
+void lg_store_give(lg_store *s, uint32_t store) {
+    LG_ASSERT(store < s->n && s->n_free < s->n);
+    s->free[s->n_free++] = store;
 }

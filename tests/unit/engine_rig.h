@@ -11,6 +11,7 @@ typedef struct rig {
     lg_tokenizer *tok;
     lg_engine *eng;
     lg_seq_limit limit;
+    uint32_t n_page;
 } rig;
 
 /* What came back for one request (lg_request.user points here). */
@@ -30,7 +31,7 @@ typedef struct answer {
 void rig_init(rig *r);
 void rig_fini(rig *r);
 
-/* Open r->eng with a context limit of 4096. */
+/* Open r->eng with a context limit of 4096; with m.pace set, on the fake clock.  n_page: 0, or so many pages instead. */
 lg_status rig_open(rig *r, const lg_options *opt, lg_err *err);
 
 /* Fetch all events into their answers; returns how many. */

@@ -17,6 +17,12 @@ struct lg_backend {
     void *work;
 };
 
+static double now_us = 1e6;
+
+uint64_t fake_clock_us(void) {
+    return (uint64_t)now_us;
+}
+
 static uint64_t hash(uint64_t h, uint32_t id) {
     return lg_num_rng(h, 3, id, 1);
 }
@@ -121,6 +127,15 @@ static uint32_t run_seq(lg_backend *b, const lg_batch *batch, const lg_batch_seq
     return 1;
 }
 
+/* Move the clock on. */
+static void spend(const fake_model *m, const lg_batch *batch) {
+    now_us += m->pace.step;
+    for (uint32_t i = 0; i < batch->n_seq; i++) {
+        double n = batch->seq[i].n_tok, before = batch->seq[i].pos + n / 2;
+        now_us += n * (n > 1 ? m->pace.prefill : m->pace.decode) + n * before * m->pace.depth;
+    }
+}
+
 static lg_status fake_step(lg_backend *b, const lg_batch *batch, lg_step_out *out) {
     fake_model *m = b->m;
     m->n_seq = batch->n_seq;
@@ -143,6 +158,7 @@ static lg_status fake_step(lg_backend *b, const lg_batch *batch, lg_step_out *ou
                          &out->sampled[i]);
     }
     LG_ASSERT(n_tok == batch->n_tok);
+    spend(m, batch);
     out->logits = b->logits;
     out->ld_logits = m->w.cfg.n_vocab;
     return LG_OK;

@@ -12,6 +12,11 @@ typedef struct fake_model fake_model;
 /* The id that follows ids[0, n_id). */
 typedef uint32_t fake_next_fn(const fake_model *m, const uint32_t *ids, uint32_t n_id);
 
+/* Microseconds that a step takes on the fake clock: a + rows + rows times positions before them. */
+typedef struct fake_pace {
+    double step, decode, prefill, depth;
+} fake_pace;
+
 struct fake_model {
     lg_weights w; /* only cfg is used; first member */
     fake_next_fn *next;
@@ -19,6 +24,7 @@ struct fake_model {
     uint32_t n_owner;      /* 0 means 1 */
     uint32_t fail_at_step; /* 1 = the first; 0 = never */
     uint32_t nan_after;    /* histories of this length give NaN; 0 = never */
+    fake_pace pace;        /* all 0: the fake clock stands still */
     uint32_t n_step;
     /* what the last step was made of */
     uint32_t n_seq, n_tok;
@@ -30,6 +36,9 @@ struct fake_model {
 /* Logits of a history: noise in [0, 4), and 10 more for the next id.  Ids above n_sample_vocab get 100. */
 void fake_logits(const fake_model *m, const uint32_t *ids, uint32_t n_id, uint32_t n_token,
                  float *logits);
+
+/* The clock that steps of any fake backend move. */
+uint64_t fake_clock_us(void);
 
 const lg_backend_ops *fake_ops(void);
 

@@ -127,12 +127,12 @@ static void test_decodes_go_first_and_prompts_share(void **state) {
 
 static void test_many_prompts_go_by_age_in_useful_pieces(void **state) {
     rig *r = *state;
-    static uint32_t ids[400];
+    static uint32_t ids[20][400];
     static answer a[20];
-    fill_prompt(ids, 400, 6);
     open_or_fail(r, (lg_options){.n_ctx = 512, .n_seq = 20, .n_batch_tok = 128});
     for (uint32_t i = 0; i < 20; i++) {
-        lg_request req = rig_request(r, ids, 300 + i, 2, &a[i]);
+        fill_prompt(ids[i], 400, i);
+        lg_request req = rig_request(r, ids[i], 300 + i, 2, &a[i]);
         submit(r, &req);
     }
     assert_int_equal(lg_step(r->eng), LG_OK);
@@ -141,7 +141,7 @@ static void test_many_prompts_go_by_age_in_useful_pieces(void **state) {
     assert_int_equal(r->m.seq[1].n_tok, 32);
     assert_int_equal(r->m.seq[2].n_tok, 32);
     rig_run(r->eng);
-    for (uint32_t i = 0; i < 20; i++) expect(r, ids, 300 + i, &a[i]);
+    for (uint32_t i = 0; i < 20; i++) expect(r, ids[i], 300 + i, &a[i]);
     assert_idle(r);
 }
 

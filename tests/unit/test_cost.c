@@ -1,0 +1,155 @@
+/* test_cost.c - the model of step times: it finds the numbers behind made-up steps, follows a machine that changes, and
+ * keeps what it knows of prompts while none come. */
+#include "engine/cost.h"
+#include "base/num.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+typedef struct machine {
+    double weight[LG_COST_N]; /* as lg_cost.weight */
+    double spared, noise;     /* share of its time by which a step differs */
+} machine;
+
+static const machine dense = {{900, 0, 60, 40, 12, 9}, 0, 0};
+static const machine sparse = {{2000, 30000, 100, 220, 12, 9}, 1 - 8.0 / 256, 0};
+
+/* A number in [0, 1). */
+static double dice(uint64_t i, uint32_t what) {
+    return (double)(lg_num_rng(3, what, i, 0) >> 11) * 0x1p-53;
+}
+
+static lg_cost_load any_load(uint64_t i, bool prompts) {
+    lg_cost_load l = {.decode = (double)(uint32_t)(dice(i, 0) * 33)};
+    l.decode_depth = l.decode * dice(i, 1) * 4000;
+    if (prompts) l.prefill = 1 + (double)(uint32_t)(dice(i, 2) * 500);
+    if (l.decode + l.prefill == 0) l.decode = 1;
+    l.prefill_depth = l.prefill * dice(i, 3) * 8000;
+    return l;
+}
+
+static double real_us(const machine *m, const lg_cost_load *l, uint64_t i) {
+    const double x[] = {1,
+                        m->spared > 0 ? 1 - pow(m->spared, l->decode + l->prefill) : 0,
+                        l->decode,
+                        l->prefill,
+                        l->decode_depth / 1024,
+                        l->prefill_depth / 1024};
+    double us = 0;
+    for (uint32_t k = 0; k < LG_COST_N; k++) us += m->weight[k] * x[k];
+    return us * (1 + m->noise * (2 * dice(i, 9) - 1));
+}
+
+static void learn(lg_cost *c, const machine *m, uint64_t from, uint64_t n, bool prompts) {
+    for (uint64_t i = from; i < from + n; i++) {
+        lg_cost_load l = any_load(i, prompts && i % 2);
+        lg_cost_learn(c, &l, real_us(m, &l, i));
+    }
+}
+
+/* Largest relative error over loads never seen. */
+static double worst(const lg_cost *c, const machine *m) {
+    machine quiet = *m;
+    quiet.noise = 0;
+    double most = 0;
+    for (uint64_t i = 100000; i < 100500; i++) {
+        lg_cost_load l = any_load(i, i % 2);
+        double us = real_us(&quiet, &l, i), off = fabs(lg_cost_step_us(c, &l) - us) / us;
+        if (off > most) most = off;
+    }
+    return most;
+}
+
+static lg_cost fresh(const machine *m) {
+    lg_cost c;
+    bool moe = m->spared > 0;
+    lg_cost_init(&c, moe ? 256 : 0, moe ? 8 : 0, 100);
+    return c;
+}
+
+static void test_finds_the_numbers_behind_the_steps(void **state) {
+    (void)state;
+    const machine *all[] = {&dense, &sparse};
+    for (uint32_t k = 0; k < 2; k++) {
+        lg_cost c = fresh(all[k]);
+        lg_cost_load l = any_load(1, true);
+        assert_true(lg_cost_step_us(&c, &l) == 0);
+        learn(&c, all[k], 0, 300, true);
+        assert_true(worst(&c, all[k]) < 0.02);
+        double us = lg_cost_tokens_us(&c, 1000, 100);
+        double want = 100 * all[k]->weight[3] + 100 * 1050 / 1024.0 * all[k]->weight[5];
+        assert_true(fabs(us - want) < 0.05 * want);
+    }
+}
+
+static void test_noise_is_averaged_and_widens_the_margin(void **state) {
+    (void)state;
+    machine m = dense;
+    m.noise = 0.2;
+    lg_cost c = fresh(&m);
+    learn(&c, &m, 0, 3000, true);
+    assert_true(worst(&c, &m) < 0.2);
+    /* Late are a few in a hundred of the steps with both. */
+    uint32_t n = 0, late = 0;
+    for (uint64_t i = 3001; i < 9000; i += 2) {
+        lg_cost_load l = any_load(i, true);
+        double us = real_us(&m, &l, i);
+        n += l.decode > 0;
+        late += l.decode > 0 && us > lg_cost_step_us(&c, &l) * c.margin;
+        lg_cost_learn(&c, &l, us);
+    }
+    assert_in_range(late, n / 100, n / 12);
+    assert_true(c.margin > 1.1 && c.margin < 1.3);
+}
+
+static void test_follows_a_machine_that_changes(void **state) {
+    (void)state;
+    machine slow = dense;
+    for (uint32_t k = 0; k < LG_COST_N; k++) slow.weight[k] *= 2;
+    lg_cost c = fresh(&dense);
+    learn(&c, &dense, 0, 1000, true);
+    learn(&c, &slow, 1000, 600, true);
+    assert_true(worst(&c, &slow) < 0.05);
+    learn(&c, &dense, 1600, 1000, true);
+    assert_true(worst(&c, &dense) < 0.05);
+}
+
+static void test_an_hour_of_answers_keeps_what_is_known_of_prompts(void **state) {
+    (void)state;
+    lg_cost c = fresh(&sparse);
+    learn(&c, &sparse, 0, 300, true);
+    double before = worst(&c, &sparse);
+    learn(&c, &sparse, 300, 100000, false);
+    assert_true(worst(&c, &sparse) < before + 0.02);
+}
+
+/* Loads that never vary do not tell the weights apart; nothing becomes negative or absurd. */
+static void test_poor_evidence_does_no_harm(void **state) {
+    (void)state;
+    lg_cost c = fresh(&dense);
+    lg_cost_load same = {
+        .decode = 4, .prefill = 512, .decode_depth = 400, .prefill_depth = 9e5};
+    for (uint32_t i = 0; i < 500; i++) lg_cost_learn(&c, &same, 30000 + 100 * (i % 3));
+    assert_true(fabs(lg_cost_step_us(&c, &same) - 30100) < 300);
+    for (uint32_t k = 0; k < LG_COST_N; k++) assert_true(c.weight[k] >= 0);
+    lg_cost_load half = {
+        .decode = 4, .prefill = 256, .decode_depth = 400, .prefill_depth = 4e5};
+    double us = lg_cost_step_us(&c, &half);
+    assert_true(us > 0 && us <= 30100);
+    lg_cost_learn(&c, &same, 0); /* a clock that stands still */
+    assert_true(isfinite(lg_cost_step_us(&c, &half)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_finds_the_numbers_behind_the_steps),
+        cmocka_unit_test(test_noise_is_averaged_and_widens_the_margin),
+        cmocka_unit_test(test_follows_a_machine_that_changes),
+        cmocka_unit_test(test_an_hour_of_answers_keeps_what_is_known_of_prompts),
+        cmocka_unit_test(test_poor_evidence_does_no_harm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
