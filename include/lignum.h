@@ -133,6 +133,7 @@ typedef struct lg_info {
     uint32_t n_page;      /* KV pages in the pool */
     uint32_t page_tok;    /* positions in one page */
     int n_thread;
+    uint64_t memory_bytes;   /* the budget: what follows stays within it */
     uint64_t weight_bytes;   /* resident weights */
     uint64_t state_bytes;    /* KV pages + slots */
     uint64_t scratch_bytes;  /* step scratch */

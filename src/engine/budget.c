@@ -259,6 +259,7 @@ lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t we
     b->state_bytes = n_seq * f.cost.slot_bytes + b->opt.n_page * f.cost.page_bytes +
                      b->opt.n_snap * f.cost.snap_bytes +
                      lg_prefix_bytes(b->opt.n_page, b->opt.n_snap) + f.own_bytes;
+    b->memory_bytes = bytes;
     b->scratch_bytes = f.cost.scratch_bytes;
     b->page_bytes = f.cost.page_bytes;
     b->snap_bytes = f.cost.snap_bytes;

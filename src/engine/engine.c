@@ -302,6 +302,7 @@ static void fill_info(lg_engine *eng) {
     info->n_page = p->budget.opt.n_page * eng->n_home;
     info->page_tok = LG_PAGE_TOK;
     info->n_thread = p->n_thread;
+    info->memory_bytes = p->budget.memory_bytes;
     info->weight_bytes = p->w->weight_bytes;
     info->state_bytes = p->budget.state_bytes;
     info->scratch_bytes = p->budget.scratch_bytes;

@@ -4,7 +4,7 @@
  *   engine   the public calls: submit, cancel, step, events                     sched   the next batch
  *   queue    who waits, in which order, fair to all clients                     admit   who gets in, and who is put back
  *   seq      one request's life: checks, ids, text                              stop    stop strings over any cut
- *   state    pages, slots and token buffers          prefix  (prefix.h) which beginnings are kept
+ *   state    pages and slots; store: token buffers   prefix  (prefix.h) which beginnings are kept
  *   home     where a sequence lives: one rank of a group has one state and one prefix tree; alone there is one home
  *   reuse    what an engine takes from them and gives to them                   cost    (cost.h) how long steps take
  *
@@ -51,6 +51,8 @@ void lg_state_release(lg_state *st, uint32_t slot);
 
 /* Add one page to a slot.  LG_OK, or LG_AGAIN when none is free. */
 lg_status lg_state_grow(lg_state *st, uint32_t slot);
+
+/* ---- store.c ---- */
 
 /* Token buffers: twice as many as slots, since a sequence that was put back into the queue keeps its own. */
 typedef struct lg_store {
@@ -320,6 +322,7 @@ typedef struct lg_budget {
     lg_backend_opt opt; /* n_slot, n_snap, n_page, max_tok, max_seq, max_out, n_sample_vocab */
     uint32_t n_ctx;
     uint64_t stall_us;                   /* for lg_sched */
+    uint64_t memory_bytes;               /* the whole budget */
     uint64_t state_bytes, scratch_bytes; /* state: slots, snapshots, pages, our tables */
     uint64_t page_bytes, snap_bytes;     /* of one */
 } lg_budget;

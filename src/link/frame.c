@@ -95,8 +95,9 @@ void lg_link_put_ready(lg_buf *out, const lg_link_ready *r) {
                             i->n_snapshot,
                             i->snapshot_tok,
                             r->n_eos};
-    const uint64_t u64[] = {i->weight_bytes,   i->state_bytes, i->scratch_bytes,
-                            i->snapshot_bytes, i->n_param,     i->n_param_active};
+    const uint64_t u64[] = {i->memory_bytes,  i->weight_bytes,   i->state_bytes,
+                            i->scratch_bytes, i->snapshot_bytes, i->n_param,
+                            i->n_param_active};
     lg_buf_put(out, u32, sizeof u32);
     lg_buf_put(out, u64, sizeof u64);
     put_params(out, &r->params);
@@ -119,6 +120,8 @@ lg_status lg_link_put_submit(lg_buf *out, uint64_t id, const lg_request *req) {
     put_u32(out, req->max_tokens);
     put_u32(out, req->n_bias);
     put_u64(out, req->cache_salt);
+    put_u64(out, req->client);
+    put_u64(out, (uint64_t)(int64_t)req->priority);
     if (req->n_bias) lg_buf_put(out, req->bias, req->n_bias * sizeof req->bias[0]);
     lg_buf_put(out, req->ids, req->n_id * sizeof req->ids[0]);
     put_u32(out, req->n_stop);
@@ -158,11 +161,16 @@ void lg_link_put_event(lg_buf *out, uint64_t id, const lg_event *e) {
 }
 
 void lg_link_put_stats(lg_buf *out, const lg_stats *s) {
-    const uint64_t v[] = {s->n_step,    s->n_prefill_tok, s->n_decode_tok, s->n_submitted,
-                          s->n_done,    s->n_cancelled,   s->n_failed,     s->n_nonfinite,
-                          s->n_running, s->n_waiting,     s->n_page_free,  s->n_slot_free,
-                          s->step_us,   s->n_page_cached, s->n_snapshot,   s->n_prompt_tok,
-                          s->n_hit_tok, s->n_evicted,     s->n_discarded};
+    const uint64_t v[] = {s->n_step,        s->n_prefill_tok,  s->n_decode_tok,
+                          s->n_submitted,   s->n_done,         s->n_cancelled,
+                          s->n_failed,      s->n_nonfinite,    s->n_running,
+                          s->n_waiting,     s->n_page_free,    s->n_slot_free,
+                          s->step_us,       s->n_page_cached,  s->n_snapshot,
+                          s->n_prompt_tok,  s->n_hit_tok,      s->n_evicted,
+                          s->n_discarded,   s->n_preempt_kept, s->n_preempt_dropped,
+                          s->n_again_tok,   s->n_held,         s->n_cut_step,
+                          s->n_mixed_step,  s->mixed_us,       s->mixed_expected_us,
+                          s->mixed_error_us};
     size_t at = begin(out, LG_LINK_STATS);
     lg_buf_put(out, v, sizeof v);
     end(out, at);
@@ -227,6 +235,13 @@ static uint32_t get_u32_of_64(cursor *c) {
     return (uint32_t)v;
 }
 
+/* The same of a signed one. */
+static int32_t get_i32_of_64(cursor *c) {
+    int64_t v = (int64_t)get_u64(c);
+    if (v < INT32_MIN || v > INT32_MAX) c->bad = true;
+    return (int32_t)v;
+}
+
 /* *len_bytes may be NULL: then the text may not hold a NUL. */
 static const char *get_text(cursor *c, size_t *len_bytes) {
     uint32_t len = get_u32(c), pad = 4 - len % 4;
@@ -288,6 +303,7 @@ static void get_ready(cursor *c, lg_link_ready *r) {
         c->bad = true;
         r->n_eos = 0;
     }
+    i->memory_bytes = get_u64(c);
     i->weight_bytes = get_u64(c);
     i->state_bytes = get_u64(c);
     i->scratch_bytes = get_u64(c);
@@ -307,6 +323,8 @@ static void get_submit(cursor *c, lg_link_msg *m) {
     req->max_tokens = get_u32(c);
     req->n_bias = get_u32(c);
     req->cache_salt = get_u64(c);
+    req->client = get_u64(c);
+    req->priority = get_i32_of_64(c);
     if (req->n_id == 0 || req->n_produced > req->n_id || req->n_bias > LG_LINK_MAX_BIAS)
         c->bad = true;
     req->bias = get_array(c, req->n_bias, sizeof req->bias[0]);
@@ -360,6 +378,10 @@ static void get_stats(cursor *c, lg_stats *s) {
     s->n_hit_tok = get_u64(c);
     s->n_evicted = get_u64(c);
     s->n_discarded = get_u64(c);
+    uint64_t *const last[] = {&s->n_preempt_kept, &s->n_preempt_dropped, &s->n_again_tok,
+                              &s->n_held,         &s->n_cut_step,        &s->n_mixed_step,
+                              &s->mixed_us,       &s->mixed_expected_us, &s->mixed_error_us};
+    for (size_t i = 0; i < LG_COUNT(last); i++) *last[i] = get_u64(c);
 }
 
 static void get_payload(cursor *c, lg_link_msg *m) {

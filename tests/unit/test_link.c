@@ -51,6 +51,7 @@ static void assert_info(const lg_info *i, const lg_info *want) {
     assert_int_equal(i->n_page, want->n_page);
     assert_int_equal(i->page_tok, want->page_tok);
     assert_int_equal(i->n_thread, want->n_thread);
+    assert_int_equal(i->memory_bytes, want->memory_bytes);
     assert_int_equal(i->weight_bytes, want->weight_bytes);
     assert_int_equal(i->state_bytes, want->state_bytes);
     assert_int_equal(i->scratch_bytes, want->scratch_bytes);
@@ -96,6 +97,7 @@ static lg_link_ready some_ready(void) {
                                 .n_snapshot = 9,
                                 .snapshot_tok = 512,
                                 .snapshot_bytes = 11,
+                                .memory_bytes = 1ull << 34,
                                 .weight_bytes = 1ull << 33,
                                 .state_bytes = 5,
                                 .scratch_bytes = 6,
@@ -120,7 +122,9 @@ static void put_all(lg_buf *b) {
                       .n_stop = LG_COUNT(stop),
                       .bias = bias,
                       .n_bias = LG_COUNT(bias),
-                      .cache_salt = 0x1122334455667788};
+                      .cache_salt = 0x1122334455667788,
+                      .client = 0x99aabbccddeeff00,
+                      .priority = -7};
     lg_event tok = token_event(), done = done_event();
     lg_stats s = {.n_step = 1,
                   .n_running = 2,
@@ -132,6 +136,15 @@ static void put_all(lg_buf *b) {
                   .n_prompt_tok = 8,
                   .n_hit_tok = 9,
                   .n_evicted = 10,
+                  .n_preempt_kept = 12,
+                  .n_preempt_dropped = 13,
+                  .n_again_tok = 14,
+                  .n_held = 15,
+                  .n_cut_step = 16,
+                  .n_mixed_step = 17,
+                  .mixed_us = 18,
+                  .mixed_expected_us = 19,
+                  .mixed_error_us = 20,
                   .n_discarded = 11};
     lg_link_put_hello(b, &h);
     lg_link_put_progress(b, 10, 20);
@@ -156,6 +169,8 @@ static void check_submit(const lg_link_msg *m) {
     assert_int_equal(q->max_tokens, 77);
     assert_params(&q->params);
     assert_true(q->cache_salt == 0x1122334455667788);
+    assert_true(q->client == 0x99aabbccddeeff00);
+    assert_int_equal(q->priority, -7);
     assert_int_equal(q->n_bias, LG_COUNT(bias));
     assert_memory_equal(q->bias, bias, sizeof bias);
     assert_int_equal(q->n_stop, LG_COUNT(stop));
@@ -228,6 +243,15 @@ static void check(const lg_link_msg *m) {
         assert_int_equal(m->u.stats.n_hit_tok, 9);
         assert_int_equal(m->u.stats.n_evicted, 10);
         assert_int_equal(m->u.stats.n_discarded, 11);
+        assert_int_equal(m->u.stats.n_preempt_kept, 12);
+        assert_int_equal(m->u.stats.n_preempt_dropped, 13);
+        assert_int_equal(m->u.stats.n_again_tok, 14);
+        assert_int_equal(m->u.stats.n_held, 15);
+        assert_int_equal(m->u.stats.n_cut_step, 16);
+        assert_int_equal(m->u.stats.n_mixed_step, 17);
+        assert_int_equal(m->u.stats.mixed_us, 18);
+        assert_int_equal(m->u.stats.mixed_expected_us, 19);
+        assert_int_equal(m->u.stats.mixed_error_us, 20);
         break;
     }
 }
