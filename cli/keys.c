@@ -28,11 +28,23 @@ static const char help[] =
     "      --tokens-per-minute N     of prompts and answers\n"
     "      --concurrent N            requests at the same time\n"
     "      --max-context N           tokens of one prompt with its answer\n"
+    "      --priority N              of its requests (0), and the lowest they may ask for; "
+    "lower "
+    "is earlier\n"
     "      --help                    print this\n"
     "\n"
     "The file holds hashes only.  A running server reads it again at SIGHUP.\n";
 
-enum { OPT_NAME = 256, OPT_ROLE, OPT_RPM, OPT_TPM, OPT_CONCURRENT, OPT_CONTEXT, OPT_HELP };
+enum {
+    OPT_NAME = 256,
+    OPT_ROLE,
+    OPT_RPM,
+    OPT_TPM,
+    OPT_CONCURRENT,
+    OPT_CONTEXT,
+    OPT_PRIORITY,
+    OPT_HELP
+};
 
 static const struct option longs[] = {{"name", required_argument, NULL, OPT_NAME},
                                       {"role", required_argument, NULL, OPT_ROLE},
@@ -40,6 +52,7 @@ static const struct option longs[] = {{"name", required_argument, NULL, OPT_NAME
                                       {"tokens-per-minute", required_argument, NULL, OPT_TPM},
                                       {"concurrent", required_argument, NULL, OPT_CONCURRENT},
                                       {"max-context", required_argument, NULL, OPT_CONTEXT},
+                                      {"priority", required_argument, NULL, OPT_PRIORITY},
                                       {"help", no_argument, NULL, OPT_HELP},
                                       {NULL, 0, NULL, 0}};
 
@@ -134,8 +147,8 @@ static int list(const char *argv0, const char *path) {
         fprintf(stderr, "%s: %s\n", argv0, err.msg);
         return 1;
     }
-    printf("%-20s %-8s %12s %12s %10s %10s\n", "name", "role", "requests/min", "tokens/min",
-           "concurrent", "context");
+    printf("%-20s %-8s %12s %12s %10s %10s %8s\n", "name", "role", "requests/min", "tokens/min",
+           "concurrent", "context", "priority");
     for (const lg_key *k = lg_keys_first(keys); k; k = k->next) {
         const uint64_t v[] = {k->limits.requests_per_minute, k->limits.tokens_per_minute,
                               k->limits.concurrent, k->limits.max_context};
@@ -146,7 +159,7 @@ static int list(const char *argv0, const char *path) {
             if (v[i]) snprintf(text, sizeof text, "%llu", (unsigned long long)v[i]);
             printf(" %*s", width[i], text);
         }
-        printf("\n");
+        printf(" %8d\n", (int)k->priority);
     }
     lg_keys_close(&keys);
     return 0;
@@ -205,6 +218,7 @@ static int hash(const char *argv0) {
 static bool take(const char *argv0, int c, lg_key *k) {
     static const uint64_t many = 1000000000;
     lg_key_limits *l = &k->limits;
+    int n;
     switch (c) {
     case OPT_NAME:
         if (lg_keys_is_name(optarg, strlen(optarg))) {
@@ -229,6 +243,12 @@ static bool take(const char *argv0, int c, lg_key *k) {
         return lg_option_u64(argv0, "--concurrent", optarg, 1, 1000000, &l->concurrent);
     case OPT_CONTEXT:
         return lg_option_u64(argv0, "--max-context", optarg, 2, 1 << 22, &l->max_context);
+    case OPT_PRIORITY:
+        if (!lg_option_int(argv0, "--priority", optarg, -LG_KEYS_MAX_PRIORITY,
+                           LG_KEYS_MAX_PRIORITY, &n))
+            return false;
+        k->priority = n;
+        return true;
     default: return false;
     }
 }

@@ -27,6 +27,8 @@ static const char help[] =
     "      --no-prefix-cache\n"
     "                      keep nothing of a request after its end\n"
     "      --parallel N    sequences that run at the same time (default: 64)\n"
+    "      --max-stall MS  longest step in which a prompt may hold up answers in the making\n"
+    "                      (default: 1000; 0: no limit)\n"
     "      --threads N     threads of the worker (default: physical cores)\n"
     "      --drain SECONDS how long answers may go on after SIGTERM (default: 30)\n"
     "      --restart-deadline SECONDS\n"
@@ -87,6 +89,7 @@ enum {
     OPT_NO_CACHE,
     OPT_PARALLEL,
     OPT_THREADS,
+    OPT_STALL,
     OPT_DRAIN,
     OPT_RESTART,
     OPT_SILENT,
@@ -124,6 +127,7 @@ static const struct option longs[] = {
     {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
     {"parallel", required_argument, NULL, OPT_PARALLEL},
     {"threads", required_argument, NULL, OPT_THREADS},
+    {"max-stall", required_argument, NULL, OPT_STALL},
     {"drain", required_argument, NULL, OPT_DRAIN},
     {"restart-deadline", required_argument, NULL, OPT_RESTART},
     {"worker-timeout", required_argument, NULL, OPT_SILENT},
@@ -153,7 +157,7 @@ static const struct option longs[] = {
 typedef struct serve_opt {
     lg_gateway_opt gate;
     const char *worker;
-    char *arg[28]; /* the worker's; texts are argv's or static */
+    char *arg[32]; /* the worker's; texts are argv's or static */
     size_t n_arg;
     bool help, core_dumps;
 } serve_opt;
@@ -248,6 +252,9 @@ static bool take(serve_opt *o, const char *argv0, int c) {
     case OPT_THREADS:
         add_arg(o, "--threads", optarg);
         return lg_option_int(argv0, "--threads", optarg, 1, 1024, &n);
+    case OPT_STALL:
+        add_arg(o, "--max-stall", optarg);
+        return lg_option_u64(argv0, "--max-stall", optarg, 0, 3600000, &v);
     case OPT_DRAIN:
         if (!lg_option_u64(argv0, "--drain", optarg, 0, 86400, &v)) return false;
         o->gate.drain_us = v * 1000000;

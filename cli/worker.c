@@ -28,6 +28,9 @@ static const char help[] =
     "                      keep nothing of a request after its end\n"
     "      --parallel N    sequences that run at the same time (default: 64)\n"
     "      --threads N     threads (default: physical cores)\n"
+    "      --max-stall MS  longest step in which a prompt may hold up answers (default: 1000; "
+    "0: no\n"
+    "                      limit)\n"
     "      --core-dumps    leave a core file at a crash; it holds prompts and answers\n"
     "      --help          print this\n";
 
@@ -39,6 +42,7 @@ enum {
     OPT_NO_CACHE,
     OPT_PARALLEL,
     OPT_THREADS,
+    OPT_STALL,
     OPT_CORE,
     OPT_HELP
 };
@@ -51,6 +55,7 @@ static const struct option longs[] = {{"model", required_argument, NULL, 'm'},
                                       {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
                                       {"parallel", required_argument, NULL, OPT_PARALLEL},
                                       {"threads", required_argument, NULL, OPT_THREADS},
+                                      {"max-stall", required_argument, NULL, OPT_STALL},
                                       {"core-dumps", no_argument, NULL, OPT_CORE},
                                       {"help", no_argument, NULL, OPT_HELP},
                                       {NULL, 0, NULL, 0}};
@@ -58,7 +63,7 @@ static const struct option longs[] = {{"model", required_argument, NULL, 'm'},
 int lg_worker_main(int argc, char **argv) {
     lg_options opt;
     lg_err err = {0};
-    uint64_t n_ctx = 0, n_seq = 0;
+    uint64_t n_ctx = 0, n_seq = 0, stall_ms = 1000;
     int c, fd = -1;
     bool core_dumps = false;
     lg_options_init(&opt);
@@ -81,6 +86,9 @@ int lg_worker_main(int argc, char **argv) {
         case OPT_THREADS:
             ok = lg_option_int(argv[0], "--threads", optarg, 1, 1024, &opt.n_thread);
             break;
+        case OPT_STALL:
+            ok = lg_option_u64(argv[0], "--max-stall", optarg, 0, 3600000, &stall_ms);
+            break;
         case OPT_CORE: core_dumps = true; break;
         case OPT_HELP: fputs(help, stdout); return 0;
         default: ok = false;
@@ -93,6 +101,7 @@ int lg_worker_main(int argc, char **argv) {
     }
     opt.n_ctx = (uint32_t)n_ctx;
     opt.n_seq = (uint32_t)n_seq;
+    opt.max_stall_us = stall_ms * 1000;
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);

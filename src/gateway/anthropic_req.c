@@ -203,6 +203,7 @@ static const lg_field fields[] = {
     {"reasoning_effort", "string", BOTH, lg_request_take_effort, 0, 0, 0, false, 0},
     /* harmless */
     {"metadata", "object", M, lg_request_pass_object, 0, 0, 0, false, 0},
+    {"priority", "integer", M, lg_request_take_priority, 0, 0, 0, false, 0},
     {"service_tier", "string", M, take_service_tier, 0, 0, 0, false, 0},
     {"cache_control", "object", BOTH, lg_request_pass_object, 0, 0, 0, false, 0},
     /* understood and not offered */

@@ -37,9 +37,22 @@ static void put_requests(const lg_gateway *g, lg_buf *b) {
     }
 }
 
+/* One sample of a family. */
+typedef struct labelled {
+    const char *label;
+    double v;
+} labelled;
+
+static void put_labelled(lg_buf *b, const char *name, const char *type, const char *help,
+                         const labelled *v, size_t n) {
+    lg_metrics_put_family(b, name, type, help);
+    for (size_t i = 0; i < n; i++) lg_metrics_put_f64(b, name, v[i].label, v[i].v);
+}
+
 void lg_expose_metrics(const lg_gateway *g, lg_buf *b) {
     const lg_gateway_stats *s = &g->stats;
     const lg_stats *w = lg_supervise_stats(g->sup);
+    const lg_info *info = lg_supervise_info(g->sup);
     uint32_t n_sent, n_held;
     lg_supervise_count(g->sup, &n_sent, &n_held);
     uint64_t up = lg_supervise_get_state(g->sup) == LG_SUPER_READY;
@@ -70,16 +83,27 @@ void lg_expose_metrics(const lg_gateway *g, lg_buf *b) {
          w->n_page_cached},
         {"lignum_prefix_snapshots", "gauge", "Kept snapshots (worker's last report).",
          w->n_snapshot},
-        {"lignum_prefix_prompt_tokens", "gauge", "Prompt tokens that this worker has admitted.",
+        {"lignum_prefix_prompt_tokens_total", "counter", "Prompt tokens of admitted requests.",
          w->n_prompt_tok},
-        {"lignum_prefix_hit_tokens", "gauge", "Of these, tokens reused from kept prefixes.",
-         w->n_hit_tok},
-        {"lignum_prefix_evictions", "gauge", "Snapshots that made room, in this worker.",
-         w->n_evicted},
-        {"lignum_prefix_discarded", "gauge",
-         "Snapshots thrown away after non-finite logits, in this worker.", w->n_discarded},
-        {"lignum_worker_nonfinite", "gauge",
-         "Answers ended by non-finite logits in this worker.", w->n_nonfinite},
+        {"lignum_prefix_hit_tokens_total", "counter",
+         "Of these, tokens reused from kept prefixes.", w->n_hit_tok},
+        {"lignum_prefix_evictions_total", "counter", "Snapshots that made room.", w->n_evicted},
+        {"lignum_prefix_discarded_total", "counter",
+         "Snapshots thrown away after non-finite logits.", w->n_discarded},
+        {"lignum_nonfinite_total", "counter", "Answers ended by non-finite logits.",
+         w->n_nonfinite},
+        {"lignum_steps_total", "counter", "Steps of the model.", w->n_step},
+        {"lignum_steps_cut_total", "counter",
+         "Steps with fewer prompt tokens than there was room for, to hold up answers no longer "
+         "than "
+         "--max-stall.",
+         w->n_cut_step},
+        {"lignum_mixed_steps_total", "counter", "Steps with answers and prompts.",
+         w->n_mixed_step},
+        {"lignum_requests_held_total", "counter",
+         "Requests that waited for a running prompt that begins alike.", w->n_held},
+        {"lignum_recomputed_tokens_total", "counter",
+         "Tokens computed again for requests that were put back.", w->n_again_tok},
         {"lignum_connections", "gauge", "Open client connections.", s->n_conn},
         {"lignum_connections_total", "counter", "Accepted client connections.",
          s->n_conn_total},
@@ -95,6 +119,27 @@ void lg_expose_metrics(const lg_gateway *g, lg_buf *b) {
         lg_metrics_put_family(b, row[i].name, row[i].type, row[i].help);
         lg_metrics_put_u64(b, row[i].name, NULL, row[i].v);
     }
+    put_labelled(
+        b, "lignum_preemptions_total", "counter",
+        "Requests put back into the queue for want of memory, by what was kept of them.",
+        (const labelled[]){{"kept=\"snapshot\"", (double)w->n_preempt_kept},
+                           {"kept=\"nothing\"", (double)w->n_preempt_dropped}},
+        2);
+    put_labelled(
+        b, "lignum_mixed_step_seconds_total", "counter",
+        "Time of steps with answers and prompts: measured, as expected before, and the sum "
+        "of the differences.",
+        (const labelled[]){{"what=\"measured\"", (double)w->mixed_us * 1e-6},
+                           {"what=\"expected\"", (double)w->mixed_expected_us * 1e-6},
+                           {"what=\"error\"", (double)w->mixed_error_us * 1e-6}},
+        3);
+    put_labelled(b, "lignum_worker_memory_bytes", "gauge",
+                 "Memory that the worker planned: the budget, and what it took of it.",
+                 (const labelled[]){{"what=\"budget\"", (double)info->memory_bytes},
+                                    {"what=\"weights\"", (double)info->weight_bytes},
+                                    {"what=\"state\"", (double)info->state_bytes},
+                                    {"what=\"scratch\"", (double)info->scratch_bytes}},
+                 4);
     lg_metrics_put_hist(b, "lignum_time_to_first_token_seconds",
                         "From the complete request to its first token.", &s->ttft);
     lg_metrics_put_hist(b, "lignum_inter_token_seconds", "Between two tokens of one answer.",

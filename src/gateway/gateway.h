@@ -118,7 +118,7 @@ void lg_supervise_close(lg_super **sup);
 
 /* Start an answer.  Ids are copied; stop strings and biases are borrowed until the flight is gone.  A missing seed is drawn
  * here, so that the answer can go on in another worker.
- * LG_OK; LG_E_ARG when it is empty or too long for the link; LG_AGAIN when max_flight are under way; LG_E_COMM while there is no worker (loading, or lost for longer than
+ * LG_OK; LG_E_ARG when it is empty or too long for the link; LG_AGAIN when max_flight are under way, or this client has more than 4 times what is left; LG_E_COMM while there is no worker (loading, or lost for longer than
  * restart_us); LG_E_NOMEM.  No event is delivered inside the call. */
 lg_status lg_supervise_submit(lg_super *sup, const lg_request *req, lg_flight_fn *fn, void *ctx,
                               lg_flight **flight);
@@ -132,8 +132,11 @@ uint64_t lg_supervise_n_restart(const lg_super *sup);
 /* Flights sent to the worker, flights held back here. */
 void lg_supervise_count(const lg_super *sup, uint32_t *n_sent, uint32_t *n_held);
 
-/* The worker's last report. */
-const lg_stats *lg_supervise_stats(const lg_super *sup);
+/* The worker's last report; its counters and those of all workers before it.  Valid until the next call. */
+const lg_stats *lg_supervise_stats(lg_super *sup);
+
+/* What the last worker opened. */
+const lg_info *lg_supervise_info(const lg_super *sup);
 
 /* ---- conn.c: what routes need of a connection ---- */
 

@@ -137,6 +137,15 @@ static lg_status read_member(const lg_json *v, const char *what, lg_key *k, lg_e
         memcpy((char *)&k->limits + limit_field[i].at, &x, sizeof x);
         return LG_OK;
     }
+    if (strcmp(v->key, "priority") == 0) {
+        int64_t x;
+        if (!lg_json_i64(v, &x) || x < -LG_KEYS_MAX_PRIORITY || x > LG_KEYS_MAX_PRIORITY)
+            return LG_FAIL(err, LG_E_FORMAT,
+                           "%s: \"priority\": expected a whole number from -%d to %d", what,
+                           LG_KEYS_MAX_PRIORITY, LG_KEYS_MAX_PRIORITY);
+        k->priority = (int32_t)x;
+        return LG_OK;
+    }
     return LG_FAIL(err, LG_E_FORMAT, "%s: unknown member \"%.40s\"", what, v->key);
 }
 
@@ -185,7 +194,13 @@ void lg_keys_put_line(const lg_key *k, lg_buf *out) {
         uint64_t v = *limit_of(&k->limits, i);
         if (v) lg_buf_printf(out, ", \"%s\": %llu", limit_field[i].name, (unsigned long long)v);
     }
+    if (k->priority) lg_buf_printf(out, ", \"priority\": %d", (int)k->priority);
     lg_buf_puts(out, "}\n");
+}
+
+int32_t lg_keys_priority(const lg_key *k, bool has_asked, int32_t asked) {
+    if (!k) return has_asked ? asked : 0;
+    return has_asked && asked > k->priority ? asked : k->priority;
 }
 
 /* ---- Files ---- */
@@ -308,6 +323,7 @@ static lg_key *merge(lg_keys *ks, lg_key *fresh) {
     if (memcmp(&old->limits, &fresh->limits, sizeof old->limits) != 0) old->filled_us = 0;
     old->role = fresh->role;
     old->limits = fresh->limits;
+    old->priority = fresh->priority;
     memcpy(old->hash, fresh->hash, sizeof old->hash);
     fresh->next = NULL;
     free_list(fresh);

@@ -2,8 +2,9 @@
  *
  * One key a line, each a JSON object; empty lines and lines that begin with # are left alone:
  *   {"name": "alice", "role": "user", "hash": "blake2b:<64 hex digits>", "requests_per_minute": 60,
- *    "tokens_per_minute": 100000, "concurrent": 4, "max_context": 8192}
- * name, role (user, admin, metrics) and hash are needed; a limit that is missing is none.  The file never holds a key:
+ *    "tokens_per_minute": 100000, "concurrent": 4, "max_context": 8192, "priority": 5}
+ * name, role (user, admin, metrics) and hash are needed; a limit that is missing is none, a missing
+ * priority is 0.  The file never holds a key:
  * keys are 32 random bytes, so their plain BLAKE2b-256 cannot be searched.  Every presented key is hashed and compared
  * with every entry in constant time.  Limits per minute are buckets that start full and fill continuously.
  * Thread: gateway.  Memory: one block for each key.  Test: tests/unit/test_keys.c, fuzz/fuzz_keys.c */
@@ -13,12 +14,13 @@
 #include "base/buf.h"
 #include "base/diag.h"
 
-#define LG_KEYS_HASH_BYTES 32u
-#define LG_KEYS_NAME_BYTES 64u        /* longest name */
-#define LG_KEYS_MIN_BYTES  24u        /* shortest key that may be hashed for a file */
-#define LG_KEYS_TEXT_BYTES 64u        /* room for a drawn key with its NUL */
-#define LG_KEYS_MAX        4096u      /* keys of a file */
-#define LG_KEYS_FILE_BYTES (4u << 20) /* largest file */
+#define LG_KEYS_HASH_BYTES   32u
+#define LG_KEYS_NAME_BYTES   64u /* longest name */
+#define LG_KEYS_MIN_BYTES    24u /* shortest key that may be hashed for a file */
+#define LG_KEYS_TEXT_BYTES   64u /* room for a drawn key with its NUL */
+#define LG_KEYS_MAX_PRIORITY 1000
+#define LG_KEYS_MAX          4096u      /* keys of a file */
+#define LG_KEYS_FILE_BYTES   (4u << 20) /* largest file */
 
 typedef enum { LG_ROLE_USER, LG_ROLE_ADMIN, LG_ROLE_METRICS } lg_key_role;
 
@@ -35,6 +37,8 @@ typedef struct lg_key {
     lg_key_role role;
     uint8_t hash[LG_KEYS_HASH_BYTES];
     lg_key_limits limits;
+    int32_t
+        priority; /* of requests that name none, and the earliest (lowest) that they may name */
     /* use */
     double requests,
         tokens; /* left in the buckets; tokens may fall below 0 while answers are made */
@@ -85,6 +89,9 @@ bool lg_keys_begin(lg_key *k, uint64_t n_prompt, uint32_t *max_tokens, uint64_t 
                    lg_keys_refusal *why);
 void lg_keys_spend(lg_key *k, uint32_t n_token);
 void lg_keys_end(lg_key *k);
+
+/* Priority of a request of this key (NULL: of anybody) that asked for `asked`, if it did. */
+int32_t lg_keys_priority(const lg_key *k, bool has_asked, int32_t asked);
 
 /* Keep an entry at its place over reloads, between these two. */
 void lg_keys_hold(lg_key *k);

@@ -115,11 +115,6 @@ static bool take_modalities(lg_parse *p, const lg_field *f, const lg_json *v) {
                              "modalities: only [\"text\"] is supported");
 }
 
-static bool take_service_tier(lg_parse *p, const lg_field *f, const lg_json *v) {
-    return lg_json_is(v, "auto") || lg_json_is(v, "default") ||
-           lg_request_bad(p, f->name, v, "\"auto\" or \"default\"");
-}
-
 enum { BOTH = LG_AT_CHAT | LG_AT_TEXT };
 
 static const lg_field fields[] = {
@@ -172,7 +167,8 @@ static const lg_field fields[] = {
     {"safety_identifier", "string", LG_AT_CHAT, lg_request_pass_string, 0, 0, 0, false, 0},
     {"prompt_cache_key", "string", LG_AT_CHAT, lg_request_pass_string, 0, 0, 0, false, 0},
     {"metadata", "object", LG_AT_CHAT, lg_request_pass_object, 0, 0, 0, false, 0},
-    {"service_tier", "string", LG_AT_CHAT, take_service_tier, 0, 0, 0, false, 0},
+    {"priority", "integer", BOTH, lg_request_take_priority, 0, 0, 0, false, 0},
+    {"service_tier", "string", BOTH, lg_request_take_tier, 0, 0, 0, false, 0},
     /* understood and not offered */
     {"suffix", NULL, LG_AT_TEXT, lg_request_never, 0, 0, 0, false, 0},
     {"functions", NULL, LG_AT_CHAT, lg_request_never, 0, 0, 0, false, 0},

@@ -283,6 +283,27 @@ bool lg_request_take_budget(lg_parse *p, const lg_field *f, const lg_json *v) {
     return lg_request_take_count(p, f, v, &p->req->think_budget);
 }
 
+bool lg_request_take_priority(lg_parse *p, const lg_field *f, const lg_json *v) {
+    int64_t x;
+    if (!lg_json_i64(v, &x) || x < INT32_MIN || x > INT32_MAX)
+        return lg_request_bad(p, f->name, v, "an integer of 32 bits");
+    p->req->priority = (int32_t)x;
+    p->req->has_priority = true;
+    return true;
+}
+
+/* Whichever comes first, the plain number beats the name of a tier. */
+bool lg_request_take_tier(lg_parse *p, const lg_field *f, const lg_json *v) {
+    if (lg_json_is(v, "auto") || lg_json_is(v, "default")) return true;
+    bool flex = lg_json_is(v, "flex");
+    if (!flex && !lg_json_is(v, "priority"))
+        return lg_request_bad(p, f->name, v, "auto, default, flex or priority");
+    if (p->req->has_priority) return true;
+    p->req->priority = flex ? LG_REQUEST_TIER_FLEX : LG_REQUEST_TIER_PRIORITY;
+    p->req->has_priority = true;
+    return true;
+}
+
 bool lg_request_take_parallel(lg_parse *p, const lg_field *f, const lg_json *v) {
     bool x;
     if (!lg_json_bool(v, &x)) return lg_request_bad(p, f->name, v, "true or false");

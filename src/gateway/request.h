@@ -60,6 +60,8 @@ typedef struct lg_oai_req {
         chat_doc; /* messages and tools of other formats, as the chat format reads them; or NULL */
     bool dropped_header; /* a changing header line was taken off the system prompt */
     bool one_call;       /* no parallel calls: those after the first are left out */
+    bool has_priority;   /* else the key's */
+    int32_t priority;    /* lower is earlier */
     bool store;          /* /v1/responses: keep it for previous_response_id */
     lg_buf kept;         /* what is kept: the messages, each followed by a comma */
     bool token_strs;     /* /tokenize: the pieces too */
@@ -153,12 +155,17 @@ lg_field_fn lg_request_take_model, lg_request_take_bool, lg_request_take_float,
     lg_request_take_max_tokens, lg_request_take_top_k, lg_request_take_seed,
     lg_request_take_ignore_eos, lg_request_take_stop, lg_request_take_messages,
     lg_request_take_thinking, lg_request_take_template_kwargs, lg_request_take_effort,
-    lg_request_take_budget, lg_request_take_parallel, lg_request_take_logit_bias,
-    lg_request_pass_string, lg_request_pass_object, lg_request_only_false, lg_request_only_true,
-    lg_request_only_one, lg_request_never;
+    lg_request_take_budget, lg_request_take_priority, lg_request_take_tier,
+    lg_request_take_parallel, lg_request_take_logit_bias, lg_request_pass_string,
+    lg_request_pass_object, lg_request_only_false, lg_request_only_true, lg_request_only_one,
+    lg_request_never;
 
 /* An integer within the field's range. */
 bool lg_request_take_count(lg_parse *p, const lg_field *f, const lg_json *v, uint32_t *out);
+
+/* Priorities that service_tier stands for; lower is earlier. */
+#define LG_REQUEST_TIER_PRIORITY (-10)
+#define LG_REQUEST_TIER_FLEX     10
 
 /* 1 to 64 letters, digits, _ or -. */
 bool lg_request_good_name(const lg_json *v);

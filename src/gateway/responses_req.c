@@ -184,11 +184,6 @@ static bool take_stream_options(lg_parse *p, const lg_field *f, const lg_json *v
     return true;
 }
 
-static bool take_service_tier(lg_parse *p, const lg_field *f, const lg_json *v) {
-    return lg_json_is(v, "auto") || lg_json_is(v, "default") ||
-           lg_request_bad(p, f->name, v, "\"auto\" or \"default\"");
-}
-
 enum { R = LG_AT_RESPONSES };
 #define PARAM(member) LG_REQUEST_PARAMS(member)
 
@@ -233,7 +228,8 @@ static const lg_field fields[] = {
     {"safety_identifier", "string", R, lg_request_pass_string, 0, 0, 0, false, 0},
     {"prompt_cache_key", "string", R, lg_request_pass_string, 0, 0, 0, false, 0},
     {"prompt_cache_retention", "string", R, lg_request_pass_string, 0, 0, 0, false, 0},
-    {"service_tier", "string", R, take_service_tier, 0, 0, 0, false, 0},
+    {"priority", "integer", R, lg_request_take_priority, 0, 0, 0, false, 0},
+    {"service_tier", "string", R, lg_request_take_tier, 0, 0, 0, false, 0},
     /* understood and not offered */
     {"conversation", NULL, R, lg_request_never, 0, 0, 0, false, 0},
     {"prompt", NULL, R, lg_request_never, 0, 0, 0, false, 0},

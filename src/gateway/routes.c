@@ -213,6 +213,7 @@ static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost);
 /* Submit choice i of the job: `ids`, of which the last ch->n_before were made for it already. */
 static lg_status submit(lg_job *j, uint32_t i, const lg_ids *ids) {
     const lg_oai_req *q = j->req;
+    uint64_t client = j->key ? lg_num_load64(j->key->hash) : 0;
     choice *ch = &j->choice[i];
     lg_request r = {.ids = ids->id,
                     .n_id = (uint32_t)ids->n,
@@ -222,7 +223,9 @@ static lg_status submit(lg_job *j, uint32_t i, const lg_ids *ids) {
                     .n_stop = q->n_stop,
                     .bias = q->bias,
                     .n_bias = q->n_bias,
-                    .cache_salt = j->key ? lg_num_load64(j->key->hash) : 0};
+                    .cache_salt = client,
+                    .client = client,
+                    .priority = lg_keys_priority(j->key, q->has_priority, q->priority)};
     r.params.choice = i;
     return lg_supervise_submit(j->g->sup, &r, on_flight, ch, &ch->flight);
 }

@@ -29,6 +29,8 @@ enum {
     STEADY_US = 10 * 1000000,
     PROBATION = 4,
     OUT_MAX_BYTES = 64 << 20,
+    N_BUCKET = 1024,
+    CLIENT_SHARE = 4,
     MAX_CTX = 4 << 20, /* ids of a request fit one frame beside its stop strings */
     MAX_STOP_BYTES = 1 << 20
 };
@@ -37,6 +39,7 @@ typedef enum { HELD, SENT } flight_state;
 
 struct lg_flight {
     lg_flight *next, *prev; /* sup->all, oldest first */
+    lg_flight *chain;       /* SENT: next of the same bucket */
     lg_flight_fn *fn;
     void *ctx;
     uint64_t id;    /* new for every submission */
@@ -66,18 +69,41 @@ struct lg_super {
     struct event *on_read, *on_write, *on_restart, *on_deadline, *on_release, *on_watch;
     uint64_t heard_us; /* the last time the worker spoke or had no work */
     lg_flight *first, *last;
+    lg_flight *sent[N_BUCKET]; /* by the last bits of id */
     uint32_t n_flight, n_trial;
     uint64_t next_id;
     int64_t front; /* lower than any group in use */
     uint64_t ready_us;
     uint32_t n_fail; /* deaths in a row */
     uint64_t n_restart;
-    lg_stats stats;
+    lg_stats stats, past; /* the worker's last report; counters of all workers before it */
+    lg_info info;
+    lg_stats sum;
 };
 
 /* ---- Flights ---- */
 
+static lg_flight **bucket_of(lg_super *s, uint64_t id) {
+    return &s->sent[id % N_BUCKET];
+}
+
+static lg_flight *flight_find(lg_super *s, uint64_t id) {
+    lg_flight *f = *bucket_of(s, id);
+    while (f && f->id != id) f = f->chain;
+    return f;
+}
+
+/* The worker knows it no more. */
+static void flight_recall(lg_super *s, lg_flight *f) {
+    lg_flight **at = bucket_of(s, f->id);
+    if (f->state != SENT) return;
+    while (*at != f) at = &(*at)->chain;
+    *at = f->chain;
+    f->state = HELD;
+}
+
 static void flight_free(lg_super *s, lg_flight *f) {
+    flight_recall(s, f);
     *(f->prev ? &f->prev->next : &s->first) = f->next;
     *(f->next ? &f->next->prev : &s->last) = f->prev;
     if (f->trial) s->n_trial--;
@@ -95,13 +121,6 @@ static void flight_lose(lg_super *s, lg_flight *f, lg_lost_kind kind, lg_status 
     void *ctx = f->ctx;
     flight_free(s, f);
     fn(ctx, NULL, &lost);
-}
-
-/* Linear: a few hundred flights at most, and the ones that make tokens are met first on average. */
-static lg_flight *flight_find(const lg_super *s, uint64_t id) {
-    lg_flight *f = s->first;
-    while (f && (f->state != SENT || f->id != id)) f = f->next;
-    return f;
 }
 
 static bool flight_push(lg_flight *f, uint32_t id) {
@@ -134,6 +153,8 @@ static void flight_send(lg_super *s, lg_flight *f, bool trial) {
     }
     f->id = ++s->next_id;
     f->state = SENT;
+    f->chain = *bucket_of(s, f->id);
+    *bucket_of(s, f->id) = f;
     f->n_new = 0;
     f->trial = trial;
     f->probation = (uint32_t)PROBATION << (f->n_death < 16 ? f->n_death : 16);
@@ -187,7 +208,7 @@ static void accuse(lg_super *s) {
         if (f->state != SENT) continue;
         f->group = base + 2;
         if (all || f->trial) f->group = base + (i++ < half ? 0 : 1);
-        f->state = HELD;
+        flight_recall(s, f);
         f->trial = false;
         if (n_sent == 1 && f->n_death >= 2) lone = f;
     }
@@ -247,6 +268,39 @@ static void describe_end(const lg_super *s, int status, char *text, size_t cap) 
         snprintf(text, cap, "ended with exit status %d", WEXITSTATUS(status));
 }
 
+/* Add what only grows. */
+static void add_counters(lg_stats *to, const lg_stats *from) {
+    static const size_t at[] = {offsetof(lg_stats, n_step),
+                                offsetof(lg_stats, n_prefill_tok),
+                                offsetof(lg_stats, n_decode_tok),
+                                offsetof(lg_stats, n_submitted),
+                                offsetof(lg_stats, n_done),
+                                offsetof(lg_stats, n_cancelled),
+                                offsetof(lg_stats, n_failed),
+                                offsetof(lg_stats, n_nonfinite),
+                                offsetof(lg_stats, n_prompt_tok),
+                                offsetof(lg_stats, n_hit_tok),
+                                offsetof(lg_stats, n_evicted),
+                                offsetof(lg_stats, n_discarded),
+                                offsetof(lg_stats, step_us),
+                                offsetof(lg_stats, n_preempt_kept),
+                                offsetof(lg_stats, n_preempt_dropped),
+                                offsetof(lg_stats, n_again_tok),
+                                offsetof(lg_stats, n_held),
+                                offsetof(lg_stats, n_cut_step),
+                                offsetof(lg_stats, n_mixed_step),
+                                offsetof(lg_stats, mixed_us),
+                                offsetof(lg_stats, mixed_expected_us),
+                                offsetof(lg_stats, mixed_error_us)};
+    for (size_t i = 0; i < LG_COUNT(at); i++) {
+        uint64_t x, y;
+        memcpy(&x, (char *)to + at[i], sizeof x);
+        memcpy(&y, (const char *)from + at[i], sizeof y);
+        x += y;
+        memcpy((char *)to + at[i], &x, sizeof x);
+    }
+}
+
 static void worker_lost(lg_super *s) {
     int status = 0;
     char text[600];
@@ -262,6 +316,8 @@ static void worker_lost(lg_super *s) {
         s->opt.on_start(s->opt.ctx, NULL, &err);
         return;
     }
+    add_counters(&s->past, &s->stats);
+    memset(&s->stats, 0, sizeof s->stats);
     lg_super_state was = s->state;
     s->state = LG_SUPER_DOWN;
     if (was == LG_SUPER_READY) {
@@ -327,7 +383,7 @@ static void on_ready(lg_super *s, const lg_link_ready *r) {
     s->state = LG_SUPER_READY;
     s->expired = false;
     s->ready_us = lg_clock_us();
-    memset(&s->stats, 0, sizeof s->stats);
+    s->info = r->info;
     event_del(s->on_deadline);
     if (!s->started) {
         s->started = true;
@@ -484,6 +540,14 @@ static uint64_t draw_seed(void) {
     return v;
 }
 
+/* A client may have so many times what is left for all others: one alone gets most of the room, and there is always some. */
+static bool may_enter(const lg_super *s, uint64_t client) {
+    uint32_t n_own = 0, n_free = s->opt.max_flight - s->n_flight;
+    if (client == 0) return true;
+    for (const lg_flight *f = s->first; f; f = f->next) n_own += f->req.client == client;
+    return n_own < CLIENT_SHARE * n_free;
+}
+
 lg_status lg_supervise_submit(lg_super *s, const lg_request *req, lg_flight_fn *fn, void *ctx,
                               lg_flight **flight) {
     size_t stop_bytes = 0;
@@ -492,7 +556,8 @@ lg_status lg_supervise_submit(lg_super *s, const lg_request *req, lg_flight_fn *
         req->n_stop > LG_LINK_MAX_STOP || stop_bytes > MAX_STOP_BYTES || req->n_produced)
         return LG_E_ARG;
     if (!s->started || s->expired) return LG_E_COMM;
-    if (s->n_flight >= s->opt.max_flight || s->link.out.len_bytes > OUT_MAX_BYTES)
+    if (s->n_flight >= s->opt.max_flight || !may_enter(s, req->client) ||
+        s->link.out.len_bytes > OUT_MAX_BYTES)
         return LG_AGAIN;
     lg_flight *f = lg_mem_alloc(sizeof *f);
     uint32_t cap = req->n_id + 64;
@@ -544,6 +609,12 @@ void lg_supervise_count(const lg_super *s, uint32_t *n_sent, uint32_t *n_held) {
         (*(f->state == SENT ? n_sent : n_held))++;
 }
 
-const lg_stats *lg_supervise_stats(const lg_super *s) {
-    return &s->stats;
+const lg_stats *lg_supervise_stats(lg_super *s) {
+    s->sum = s->stats;
+    add_counters(&s->sum, &s->past);
+    return &s->sum;
+}
+
+const lg_info *lg_supervise_info(const lg_super *s) {
+    return &s->info;
 }

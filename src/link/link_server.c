@@ -35,7 +35,7 @@ typedef struct server {
     lg_engine *eng;
     lg_buf out;
     lg_link_reader reader;
-    pair *live; /* [n_live] */
+    pair *live; /* [n_live] by gate_id */
     size_t n_live, cap_live;
     uint64_t progress_us, stats_us; /* when they were last sent */
     lg_stats sent;
@@ -97,6 +97,26 @@ static bool on_progress(void *ctx, uint64_t done_bytes, uint64_t total_bytes) {
 
 /* ---- Frames ---- */
 
+/* First index whose number is not below gate_id. */
+static size_t live_place(const server *s, uint64_t gate_id) {
+    size_t low = 0, high = s->n_live;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (s->live[mid].gate_id < gate_id) {
+            low = mid + 1;
+        } else {
+            high = mid;
+        }
+    }
+    return low;
+}
+
+/* Index of a request, or n_live. */
+static size_t live_find(const server *s, uint64_t gate_id) {
+    size_t i = live_place(s, gate_id);
+    return i < s->n_live && s->live[i].gate_id == gate_id ? i : s->n_live;
+}
+
 static lg_status live_add(server *s, uint64_t gate_id, uint64_t eng_id) {
     if (s->n_live == s->cap_live) {
         size_t cap = s->cap_live ? 2 * s->cap_live : 64;
@@ -105,15 +125,14 @@ static lg_status live_add(server *s, uint64_t gate_id, uint64_t eng_id) {
         s->live = p;
         s->cap_live = cap;
     }
-    s->live[s->n_live++] = (pair){.gate_id = gate_id, .eng_id = eng_id};
+    size_t i = live_place(s, gate_id);
+    memmove(s->live + i + 1, s->live + i, (s->n_live++ - i) * sizeof *s->live);
+    s->live[i] = (pair){.gate_id = gate_id, .eng_id = eng_id};
     return LG_OK;
 }
 
-/* Index of a request, or n_live. */
-static size_t live_find(const server *s, uint64_t gate_id) {
-    size_t i = 0;
-    while (i < s->n_live && s->live[i].gate_id != gate_id) i++;
-    return i;
+static void live_remove(server *s, size_t i) {
+    memmove(s->live + i, s->live + i + 1, (--s->n_live - i) * sizeof *s->live);
 }
 
 #ifdef LG_TEST_HOOKS
@@ -164,7 +183,7 @@ static void send_events(server *s) {
         size_t i = live_find(s, gate_id);
         if (i == s->n_live) continue;
         lg_link_put_event(&s->out, gate_id, &e);
-        if (e.kind == LG_EVENT_DONE) s->live[i] = s->live[--s->n_live];
+        if (e.kind == LG_EVENT_DONE) live_remove(s, i);
     }
 }
 

@@ -57,10 +57,10 @@ class Cache(unittest.TestCase):
             usage = [e["usage"] for e in events if e != "[DONE]" and e.get("usage")][-1]
             self.assertGreater(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"] - 64)
             n_prompt = sum(n for run in (first, again) for _, n, _, _ in run) + usage["prompt_tokens"]
-            s.wait_metric("lignum_prefix_prompt_tokens", n_prompt)  # the worker's last report
+            s.wait_metric("lignum_prefix_prompt_tokens_total", n_prompt)  # the worker's last report
             m = s.metrics()
             self.assertGreater(m["lignum_prefix_snapshots"], 0)
-            self.assertGreater(m["lignum_prefix_hit_tokens"], m["lignum_prefix_prompt_tokens"] / 2)
+            self.assertGreater(m["lignum_prefix_hit_tokens_total"], m["lignum_prefix_prompt_tokens_total"] / 2)
 
     def test_little_memory_evicts_and_answers_the_same(self):
         with server.Server("--cache-memory", "2M", "--parallel", "2") as s:
@@ -71,8 +71,8 @@ class Cache(unittest.TestCase):
                 warm = three_turns(s)
                 n_prompt += sum(n for _, n, _, _ in warm)
                 self.assertEqual([(text, n) for text, n, _, _ in warm], [(text, n) for text, n, _, _ in self.cold])
-            s.wait_metric("lignum_prefix_prompt_tokens", n_prompt)
-            self.assertGreater(s.metrics()["lignum_prefix_evictions"], 0)
+            s.wait_metric("lignum_prefix_prompt_tokens_total", n_prompt)
+            self.assertGreater(s.metrics()["lignum_prefix_evictions_total"], 0)
 
     def test_a_lost_worker_forgets_and_goes_on(self):
         with server.Server() as s:

@@ -51,7 +51,7 @@ class KeysCommand(unittest.TestCase):
         row = json.loads(text.splitlines()[0])
         self.assertEqual((row["name"], row["role"], row["concurrent"]), ("alice", "user", 2))
         self.assertEqual(keys("hash", text=key + "\n")[1].strip(), row["hash"])
-        self.assertRegex(keys("list", self.file)[1], r"alice +user +- +- +2 +-\nbob +admin")
+        self.assertRegex(keys("list", self.file)[1], r"alice +user +- +- +2 +- +0\nbob +admin")
         self.assertEqual(keys("remove", self.file, "--name", "alice")[0], 0)
         with open(self.file) as f:
             left = f.read()

@@ -61,12 +61,22 @@ static void test_file_and_find(void **state) {
     assert_int_equal(lg_mem_alive(), 0);
 }
 
+static void test_nobody_gets_ahead_of_his_key(void **state) {
+    (void)state;
+    lg_key k = {.priority = 3};
+    assert_int_equal(lg_keys_priority(NULL, false, 0), 0);
+    assert_int_equal(lg_keys_priority(NULL, true, -5), -5);
+    assert_int_equal(lg_keys_priority(&k, false, 0), 3);
+    assert_int_equal(lg_keys_priority(&k, true, -5), 3);
+    assert_int_equal(lg_keys_priority(&k, true, 8), 8);
+}
+
 static void test_lines_go_round(void **state) {
     (void)state;
     static const char line[] =
         "{\"name\": \"b\", \"role\": \"metrics\", \"hash\": \"" HASH_B
         "\", \"requests_per_minute\": 1, \"tokens_per_minute\": 2, \"concurrent\": 3, "
-        "\"max_context\": 4}\n";
+        "\"max_context\": 4, \"priority\": -7}\n";
     lg_keys *ks = parse(line);
     lg_buf b = {0};
     lg_keys_put_line(lg_keys_first(ks), &b);
@@ -98,6 +108,8 @@ static void test_bad_lines_are_named(void **state) {
         {"{" GOOD ",\"concurrent\":-1}", "\"concurrent\": expected"},
         {"{" GOOD ",\"tokens_per_minute\":1e308}", "\"tokens_per_minute\": expected"},
         {"{" GOOD ",\"max_context\":1.5}", "\"max_context\": expected"},
+        {"{" GOOD ",\"priority\":1001}", "\"priority\": expected"},
+        {"{" GOOD ",\"priority\":\"1\"}", "\"priority\": expected"},
         {"{" GOOD ",\"request_per_minute\":1}", "unknown member \"request_per_minute\""},
         {"{" GOOD ",\"role\":\"admin\"}", "\"role\" appears twice"},
         {"{" GOOD "}\n{" GOOD "}", "line 2: the name a appears twice"},
@@ -279,6 +291,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hash_is_blake2b),
         cmocka_unit_test(test_file_and_find),
+        cmocka_unit_test(test_nobody_gets_ahead_of_his_key),
         cmocka_unit_test(test_lines_go_round),
         cmocka_unit_test(test_bad_lines_are_named),
         cmocka_unit_test(test_no_memory_at_any_allocation),

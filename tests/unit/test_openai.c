@@ -102,7 +102,9 @@ static const struct {
     {"'parallel_tool_calls':0", "parallel_tool_calls"},
     {"'store':true", "store"},
     {"'metadata':[]", "metadata"},
-    {"'service_tier':'flex'", "service_tier"},
+    {"'service_tier':'scale'", "service_tier"},
+    {"'priority':1.5", "priority"},
+    {"'priority':2147483648", "priority"},
     {"'functions':[]", "functions"},
     {"'function_call':'auto'", "function_call"},
     {"'audio':{}", "audio"},
@@ -323,6 +325,29 @@ static void test_good_values_arrive(void **state) {
     lg_oai_close(&r);
 }
 
+static void test_priorities_and_tiers(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields;
+        bool has;
+        int32_t priority;
+    } t[] = {{"'n':1", false, 0},
+             {"'service_tier':'auto'", false, 0},
+             {"'service_tier':'default'", false, 0},
+             {"'service_tier':'flex'", true, LG_REQUEST_TIER_FLEX},
+             {"'service_tier':'priority'", true, LG_REQUEST_TIER_PRIORITY},
+             {"'priority':-2147483648", true, INT32_MIN},
+             {"'priority':0", true, 0},
+             {"'priority':7,'service_tier':'priority'", true, 7},
+             {"'service_tier':'priority','priority':7", true, 7}};
+    for (size_t i = 0; i < LG_COUNT(t); i++) {
+        lg_oai_req *r = open_good(i % 2, t[i].fields);
+        assert_int_equal(r->has_priority, t[i].has);
+        assert_int_equal(r->priority, t[i].priority);
+        lg_oai_close(&r);
+    }
+}
+
 static void test_thinking_switches(void **state) {
     (void)state;
     static const struct {
@@ -393,6 +418,7 @@ int main(void) {
         cmocka_unit_test(test_bad_bodies),
         cmocka_unit_test(test_length_error_has_the_numbers),
         cmocka_unit_test(test_good_values_arrive),
+        cmocka_unit_test(test_priorities_and_tiers),
         cmocka_unit_test(test_thinking_switches),
         cmocka_unit_test(test_tools_and_messages_of_clients),
     };
