@@ -6,6 +6,7 @@
 #include "cli.h"
 
 #include "backend/backend.h"
+#include "model/quant.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -113,6 +114,10 @@ static const char *scaled(uint64_t x, double base, const char *const *unit, char
     return buf;
 }
 
+static const char *quant_text(lg_quant_method method) {
+    return method == LG_QUANT_FP8 ? "FP8 E4M3, 128 x 128 blocks" : lg_quant_name(method);
+}
+
 /* Text that lives as long as the report is printed: one buffer a call within an expression. */
 typedef struct text {
     char s[32];
@@ -207,7 +212,7 @@ static void put_text(lg_buf *b, const report *r) {
         lg_buf_printf(b, ", %s active for a token", count_text(w->n_param_active).s);
     lg_buf_puts(b, " (without draft layer and vision)\n");
     lg_buf_printf(b, "  quantisation  %s\n",
-                  c->fp8      ? "FP8 E4M3, 128 x 128 blocks"
+                  c->quant    ? quant_text(c->quant)
                   : r->blocks ? "blocks, by tensor"
                               : "none");
     put_tensors(b, r);
@@ -263,10 +268,10 @@ static void put_json(lg_buf *b, const report *r) {
     lg_json_put_string(b, r->path, strlen(r->path));
     lg_buf_printf(b, ",\"model_type\":\"%s\"", w->cfg.model_type);
     put_json_config(b, r);
-    lg_buf_printf(b, ",\"quantization\":%s",
-                  w->cfg.fp8  ? "\"fp8\""
-                  : r->blocks ? "\"gguf\""
-                              : "null");
+    if (w->cfg.quant)
+        lg_buf_printf(b, ",\"quantization\":\"%s\"", lg_quant_name(w->cfg.quant));
+    else
+        lg_buf_printf(b, ",\"quantization\":%s", r->blocks ? "\"gguf\"" : "null");
     lg_buf_printf(b, ",\"parameters\":{\"total\":%llu,\"active\":%llu}",
                   (unsigned long long)w->n_param, (unsigned long long)w->n_param_active);
     lg_buf_puts(b, ",\"tensors\":{");

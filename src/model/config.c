@@ -5,6 +5,7 @@
  * Thread: any.  Memory: the JSON tree, until return.  Test: tests/unit/test_config.c, fuzz/fuzz_config.c */
 #include "model/config_read.h"
 #include "model/gguf_config.h"
+#include "model/quant.h"
 
 #include <errno.h>
 #include <math.h>
@@ -227,9 +228,14 @@ static lg_status read_quant(const lg_config_place *at, const lg_json *obj, lg_co
     char prefix[64];
     snprintf(prefix, sizeof prefix, "%squantization_config.", at->prefix);
     lg_config_place in = {at->what, prefix, LG_CONFIG_QUANT, at->err};
-    if (!lg_json_is(lg_json_get(q, "quant_method"), "fp8"))
+    lg_quant_method method = lg_quant_named(lg_json_get(q, "quant_method"));
+    if (method == LG_QUANT_NONE)
         return fail_field(&in, "quant_method", lg_json_get(q, "quant_method"), LG_E_UNSUPPORTED,
-                          "fp8");
+                          "fp8, gptq, awq, compressed-tensors, modelopt or mxfp4");
+    if (c->quant)
+        return LG_FAIL(at->err, LG_E_FORMAT, "%s: quantization_config: given twice", at->what);
+    c->quant = method;
+    if (method != LG_QUANT_FP8) return lg_quant_read(&in, q, method, NULL);
     LG_TRY(lg_config_check_keys(&in, q));
     const lg_json *block = lg_json_get(q, "weight_block_size");
     uint64_t rows, cols;
@@ -240,9 +246,6 @@ static lg_status read_quant(const lg_config_place *at, const lg_json *obj, lg_co
         return LG_FAIL(at->err, LG_E_UNSUPPORTED,
                        "%s: %sweight_block_size: found [%llu, %llu], expected [128, 128]",
                        at->what, prefix, (unsigned long long)rows, (unsigned long long)cols);
-    if (c->fp8)
-        return LG_FAIL(at->err, LG_E_FORMAT, "%s: quantization_config: given twice", at->what);
-    c->fp8 = true;
     return LG_OK;
 }
 

@@ -11,6 +11,17 @@
 
 typedef enum { LG_LAYER_GDN, LG_LAYER_ATTN } lg_layer_kind;
 
+/* quantization_config.quant_method; beyond LG_QUANT_FP8 see quant.h. */
+typedef enum {
+    LG_QUANT_NONE,
+    LG_QUANT_FP8, /* e4m3, 128 x 128 blocks */
+    LG_QUANT_GPTQ,
+    LG_QUANT_AWQ,
+    LG_QUANT_CT, /* compressed-tensors */
+    LG_QUANT_MODELOPT,
+    LG_QUANT_MXFP4
+} lg_quant_method;
+
 typedef struct lg_config {
     char model_type
         [32];    /* "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_text"; of GGUF files
@@ -35,7 +46,7 @@ typedef struct lg_config {
     uint32_t n_ff; /* dense intermediate size */
     uint32_t n_expert, n_expert_tok, n_ff_expert, n_ff_shared;
     uint32_t n_mtp_layer; /* draft layers in the file */
-    bool fp8;             /* quantization_config: fp8, e4m3, 128 x 128 blocks */
+    lg_quant_method quant;
     /* generation defaults (generation_config.json; without the file: greedy, eos of config.json) */
     uint32_t n_eos, eos[LG_MAX_EOS];
     bool do_sample;

@@ -19,6 +19,14 @@
 #define ROPE  LG_CONFIG_ROPE
 #define QUANT LG_CONFIG_QUANT
 #define GEN   LG_CONFIG_GEN
+#define GPTQ  LG_CONFIG_GPTQ
+#define DYN   LG_CONFIG_DYNAMIC
+#define AWQ   LG_CONFIG_AWQ
+#define CT    LG_CONFIG_CT
+#define CTG   LG_CONFIG_CT_GROUP
+#define ARGS  LG_CONFIG_CT_ARGS
+#define OPT   LG_CONFIG_MODELOPT
+#define MX    LG_CONFIG_MXFP4
 
 /* `only` lists the values that are understood, separated by '|', as found_text below writes them.  Without it the key is
  * read by config.c (READ) or changes nothing that is computed here (FREE). */
@@ -134,6 +142,86 @@ static const rule rules[] = {
     {"modules_to_not_convert", QUANT, FREE,
      NULL}, /* weight_scale_inv decides, tensor by tensor */
     {"ignored_layers", QUANT, FREE, NULL},
+    /* quantization_config: GPTQ and AWQ; how the numbers were found does not matter any more */
+    {"quant_method", GPTQ | AWQ | CT | OPT | MX, READ, NULL},
+    {"method", GPTQ, ONLY, "gptq"},
+    {"method", AWQ, ONLY, "awq"},
+    {"bits", GPTQ | DYN | AWQ, READ, NULL},
+    {"group_size", GPTQ | DYN | AWQ | ARGS | OPT, READ, NULL},
+    {"sym", GPTQ | DYN, READ, NULL},
+    {"desc_act", GPTQ | DYN, READ, NULL},
+    {"dynamic", GPTQ, READ, NULL},
+    {"checkpoint_format", GPTQ, READ, NULL},
+    {"format", GPTQ, READ, NULL},
+    {"pack_dtype", GPTQ | AWQ, ONLY, "int32|null"},
+    {"is_marlin_format", GPTQ, ONLY, "false|null"},
+    {"adapter", GPTQ | AWQ, ONLY, "null"},
+    {"rotation", GPTQ | AWQ, ONLY, "null"},
+    {"lm_head", GPTQ | AWQ, FREE, NULL}, /* the tensors say it */
+    {"damp_percent", GPTQ | DYN, FREE, NULL},
+    {"damp_auto_increment", GPTQ | DYN, FREE, NULL},
+    {"static_groups", GPTQ | DYN, FREE, NULL},
+    {"true_sequential", GPTQ, FREE, NULL},
+    {"act_group_aware", GPTQ | DYN, FREE, NULL},
+    {"hyb_act", GPTQ | DYN, FREE, NULL},
+    {"mse", GPTQ | DYN, FREE, NULL},
+    {"gptaq", GPTQ, FREE, NULL},
+    {"foem", GPTQ, FREE, NULL},
+    {"meta", GPTQ | AWQ, FREE, NULL},
+    {"uri", GPTQ | AWQ, FREE, NULL},
+    {"model_name_or_path", GPTQ | AWQ, FREE, NULL},
+    {"model_file_base_name", GPTQ, FREE, NULL},
+    {"modules_in_block_to_quantize", GPTQ, FREE, NULL},
+    {"block_name_to_quantize", GPTQ, FREE, NULL},
+    {"module_name_preceding_first_block", GPTQ, FREE, NULL},
+    {"batch_size", GPTQ, FREE, NULL},
+    {"tokenizer", GPTQ, FREE, NULL},
+    {"dataset", GPTQ, FREE, NULL},
+    {"cache_block_outputs", GPTQ, FREE, NULL},
+    {"model_seqlen", GPTQ, FREE, NULL},
+    {"pad_token_id", GPTQ, FREE, NULL},
+    {"use_cuda_fp16", GPTQ, FREE, NULL},
+    {"use_exllama", GPTQ, FREE, NULL},
+    {"disable_exllama", GPTQ, FREE, NULL},
+    {"max_input_length", GPTQ, FREE, NULL},
+    {"exllama_config", GPTQ | AWQ, FREE, NULL},
+    {"backend", GPTQ | AWQ, FREE, NULL},
+    {"zero_point", AWQ, READ, NULL},
+    {"version", AWQ, READ, NULL},
+    {"modules_to_not_convert", AWQ | MX, READ, NULL},
+    {"do_fuse", AWQ, FREE, NULL},
+    {"fuse_max_seq_len", AWQ, FREE, NULL},
+    {"modules_to_fuse", AWQ, FREE, NULL},
+    /* compressed-tensors and modelopt; activations and the KV cache stay float here */
+    {"config_groups", CT, READ, NULL},
+    {"config_groups", OPT, FREE, NULL}, /* quant_algo says the same */
+    {"format", CT | CTG, READ, NULL},
+    {"ignore", CT | OPT, READ, NULL},
+    {"exclude_modules", OPT, READ, NULL},
+    {"quant_algo", OPT, READ, NULL},
+    {"kv_cache_scheme", CT | OPT, FREE, NULL},
+    {"kv_cache_quant_algo", OPT, FREE, NULL},
+    {"producer", OPT, FREE, NULL},
+    {"quantization_status", CT, ONLY, "compressed|frozen|null"},
+    {"global_compression_ratio", CT, FREE, NULL},
+    {"version", CT, FREE, NULL},
+    {"sparsity_config", CT, ONLY, "{}|null"},
+    {"transform_config", CT, ONLY, "{}|null"},
+    {"targets", CTG, READ, NULL},
+    {"weights", CTG, READ, NULL},
+    {"input_activations", CTG, FREE, NULL},
+    {"output_activations", CTG, FREE, NULL},
+    {"num_bits", ARGS, READ, NULL},
+    {"type", ARGS, READ, NULL},
+    {"symmetric", ARGS, READ, NULL},
+    {"strategy", ARGS, READ, NULL},
+    {"block_structure", ARGS, READ, NULL},
+    {"actorder", ARGS, READ, NULL},
+    {"dynamic", ARGS, ONLY, "false|null"},
+    {"observer", ARGS, FREE, NULL},
+    {"observer_kwargs", ARGS, FREE, NULL},
+    {"scale_dtype", ARGS, FREE, NULL}, /* the tensors say it */
+    {"zp_dtype", ARGS, FREE, NULL},
     /* generation_config.json */
     {"do_sample", GEN, READ, NULL},
     {"temperature", GEN, READ, NULL},

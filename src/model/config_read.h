@@ -1,4 +1,4 @@
-/* config_read.h - what config.c, config_keys.c and gguf_config.c share: limits, a place in a file, the check of its keys. */
+/* config_read.h - what config.c, config_keys.c, quant_config.c and gguf_config.c share: limits, a place in a file, the check of its keys. */
 #ifndef LG_MODEL_CONFIG_READ_H
 #define LG_MODEL_CONFIG_READ_H
 
@@ -16,7 +16,16 @@ enum {
     LG_CONFIG_DENSE = 16, /* the text model, dense */
     LG_CONFIG_ROPE = 32,  /* rope_parameters */
     LG_CONFIG_QUANT = 64, /* quantization_config */
-    LG_CONFIG_GEN = 128   /* generation_config.json */
+    LG_CONFIG_GEN = 128,  /* generation_config.json */
+    /* quantization_config of other methods, and what lies in it */
+    LG_CONFIG_GPTQ = 256,
+    LG_CONFIG_DYNAMIC = 512, /* one value of GPTQ's "dynamic" */
+    LG_CONFIG_AWQ = 1024,
+    LG_CONFIG_CT = 2048,
+    LG_CONFIG_CT_GROUP = 4096, /* one of config_groups */
+    LG_CONFIG_CT_ARGS = 8192,  /* its "weights" */
+    LG_CONFIG_MODELOPT = 16384,
+    LG_CONFIG_MXFP4 = 32768
 };
 
 /* What messages about an object say.  All borrowed. */

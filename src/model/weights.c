@@ -32,6 +32,10 @@ typedef struct task {
 static void pack_task(void *ctx, size_t i, int thread) {
     const task *t = (const task *)ctx + i;
     (void)thread;
+    if (t->job->q.code) {
+        lg_packq_panels(t->job, t->panel0, t->n_panel);
+        return;
+    }
     lg_pack_panels(t->job->type, t->job->src, t->job->n_out, t->job->n_in, t->panel0,
                    t->n_panel, t->job->dst);
 }
@@ -111,6 +115,7 @@ static lg_status read_files(lg_weights *w, const char *path, lg_err *err) {
 static lg_status prepare(lg_weights *w, lg_weights_walk *k) {
     LG_TRY(read_files(w, k->path, k->err));
     k->set = w->own->set;
+    if (w->cfg.quant > LG_QUANT_FP8) LG_TRY(lg_quant_load(k->path, &k->quant, k->err));
     const lg_config *c = &w->cfg;
     w->layer = lg_mem_calloc(c->n_layer, sizeof *w->layer);
     if (c->n_expert)
@@ -163,6 +168,7 @@ lg_status lg_weights_open(const char *path, lg_pool *pool, lg_progress_fn *progr
     lg_status st = prepare(*w, &walk);
     if (st == LG_OK) st = fill(*w, &walk, pool, progress, progress_ctx);
     lg_mem_free(walk.job);
+    lg_quant_close(&walk.quant);
     if (st != LG_OK) lg_weights_close(w);
     return st;
 }
@@ -171,6 +177,7 @@ lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err) {
     LG_TRY(start(w, path, err));
     lg_weights_walk walk = {.w = *w, .path = path, .err = err};
     lg_status st = prepare(*w, &walk);
+    lg_quant_close(&walk.quant);
     if (st != LG_OK) lg_weights_close(w);
     return st;
 }

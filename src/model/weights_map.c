@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAME_BYTES 192
+#define NAME_BYTES LG_WEIGHTS_NAME
 #define FP8_BLOCK  128 /* rows and columns that share a scale */
 
 /* Sets of types. */
@@ -75,6 +75,7 @@ static float element(const lg_view *v, uint64_t i) {
 /* Convert a whole view, in its own order; y is NULL when only the values are checked. */
 static lg_status convert(lg_weights_walk *k, const lg_view *v, vec_kind kind, float *y) {
     uint64_t n = v->len_bytes / lg_dtype_bytes(v->type);
+    if (k->ready) return LG_OK;
     for (uint64_t i = 0; i < n; i++) {
         float x = element(v, i);
         if (kind == ONE_PLUS) x = 1 + x;
@@ -237,7 +238,7 @@ static lg_status take_conv(lg_weights_walk *k, const char *name, uint32_t n_ch,
     *out = y;
     k->n_param += (uint64_t)n_ch * LG_CONV_K;
     LG_TRY(convert(k, v, PLAIN, NULL));
-    for (uint32_t c = 0; y && c < n_ch; c++)
+    for (uint32_t c = 0; y && !k->ready && c < n_ch; c++)
         for (uint32_t t = 0; t < LG_CONV_K; t++)
             y[(size_t)t * n_ch + c] = element(v, (uint64_t)c * LG_CONV_K + t);
     return LG_OK;
@@ -245,16 +246,24 @@ static lg_status take_conv(lg_weights_walk *k, const char *name, uint32_t n_ch,
 
 /* ---- matrices ---- */
 
-/* One matrix out of rows that lie at `src`. */
-static void put_mat(lg_weights_walk *k, lg_dtype type, const uint8_t *src, uint32_t n_out,
-                    uint32_t n_in, lg_mat *m) {
+lg_weights_job *lg_weights_put(lg_weights_walk *k, lg_dtype type, uint32_t n_out, uint32_t n_in,
+                               lg_mat *m) {
     uint64_t bytes = lg_pack_bytes(type, n_out, n_in);
     void *dst = lg_arena_take(&k->arena, 1, bytes);
     *m = (lg_mat){.type = type, .n_out = n_out, .n_in = n_in, .panel = dst};
-    if (k->job) k->job[k->n_job] = (lg_weights_job){type, n_out, n_in, src, dst};
+    lg_weights_job *job = k->job ? &k->job[k->n_job] : NULL;
+    if (job) *job = (lg_weights_job){.type = type, .n_out = n_out, .n_in = n_in, .dst = dst};
     k->n_job++;
     k->pack_bytes += bytes;
     k->n_param += (uint64_t)n_out * n_in;
+    return job;
+}
+
+/* One matrix out of rows that lie at `src`. */
+static void put_mat(lg_weights_walk *k, lg_dtype type, const uint8_t *src, uint32_t n_out,
+                    uint32_t n_in, lg_mat *m) {
+    lg_weights_job *job = lg_weights_put(k, type, n_out, n_in, m);
+    if (job) job->src = src;
 }
 
 /* The scales of an FP8 matrix: they must be there for it, and must not for any other. */
@@ -269,15 +278,18 @@ static lg_status take_scale(lg_weights_walk *k, const lg_view *v, lg_mat *m) {
                        "%s: tensor %s: found a scale for a %s matrix, expected F8_E4M3",
                        s->file, name, v->type_name);
     }
-    if (!k->w->cfg.fp8)
+    if (k->w->cfg.quant != LG_QUANT_FP8)
         return fail_tensor(k, LG_E_FORMAT, v, "F8_E4M3",
-                           "BF16, F16 or F32, as config.json has no quantization_config");
+                           k->quant
+                               ? "BF16, F16 or F32, as quantization_config does not say fp8"
+                               : "BF16, F16 or F32, as config.json has no "
+                                 "quantization_config");
     uint64_t shape[] = {((uint64_t)m->n_out + FP8_BLOCK - 1) / FP8_BLOCK,
                         ((uint64_t)m->n_in + FP8_BLOCK - 1) / FP8_BLOCK};
     LG_TRY(take(k, name, 1u << LG_F32 | 1u << LG_BF16, 2, shape, &s));
     float *y = lg_arena_take(&k->arena, (size_t)(shape[0] * shape[1]), sizeof *y);
     m->scale = y;
-    k->n_fp8++;
+    k->n_quant++;
     /* There may be a hundred thousand of them all over the files: read once, when they are needed. */
     return y ? convert(k, s, PLAIN, y) : LG_OK;
 }
@@ -290,6 +302,9 @@ static unsigned mat_types(const lg_weights_walk *k) {
 static lg_status take_mat(lg_weights_walk *k, const char *name, uint32_t n_out, uint32_t n_in,
                           lg_mat *m) {
     lg_view *v;
+    bool taken = false;
+    if (k->quant) LG_TRY(lg_weights_quant_mat(k, name, n_out, n_in, m, &taken));
+    if (taken) return LG_OK;
     LG_TRY(take(k, name, mat_types(k), 2, (uint64_t[]){n_out, n_in}, &v));
     put_mat(k, v->type, v->data, n_out, n_in, m);
     return take_scale(k, v, m);
@@ -374,8 +389,17 @@ static lg_status take_moe(lg_weights_walk *k, uint32_t i, lg_layer_w *l) {
     uint32_t h = c->n_embd, n = c->n_ff_shared;
     LG_TRY(layer_mat(k, i, ROUTER, c->n_expert, h, &l->router));
     uint64_t before = k->n_param;
+    bool taken = false;
+    if (c->quant == LG_QUANT_MXFP4) {
+        char down[NAME_BYTES];
+        name_of(k, i, EXPERT_DOWN, down);
+        LG_TRY(
+            lg_weights_quant_experts(k, name_of(k, i, EXPERT_GATE_UP, name), down, l, &taken));
+    }
     bool fused = lg_tensors_find(k->set, name_of(k, i, EXPERT_GATE_UP, name)) != NULL;
-    if (fused || c->gguf)
+    if (taken)
+        (void)fused;
+    else if (fused || c->gguf)
         LG_TRY(take_stacked_experts(k, i, fused, l));
     else
         for (uint32_t x = 0; x < c->n_expert; x++) LG_TRY(take_expert(k, i, x, &l->expert[x]));
@@ -486,12 +510,14 @@ lg_status lg_weights_map_walk(lg_weights_walk *k) {
     const lg_config *c = &k->w->cfg;
     k->n_job = 0;
     k->pack_bytes = k->n_param = k->n_param_expert = 0;
-    k->n_fp8 = 0;
+    k->n_quant = 0;
     LG_TRY(take_ends(k));
     for (uint32_t i = 0; i < c->n_layer; i++) LG_TRY(take_layer(k, i));
-    if (c->fp8 && k->n_fp8 == 0)
+    if (c->quant && k->n_quant == 0)
         return LG_FAIL(k->err, LG_E_FORMAT,
-                       "%s: quantization_config says fp8, but no tensor is F8_E4M3", k->path);
+                       "%s: quantization_config says %s, but no tensor is %s", k->path,
+                       lg_quant_name(c->quant),
+                       c->quant == LG_QUANT_FP8 ? "F8_E4M3" : "stored like that");
     return LG_OK;
 }
 

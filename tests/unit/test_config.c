@@ -34,7 +34,7 @@ static void test_flat_dense(void **state) {
     assert_string_equal(c.model_type, "qwen3_5_text");
     assert_false(c.nested);
     assert_true(c.tied);
-    assert_false(c.fp8);
+    assert_int_equal(c.quant, LG_QUANT_NONE);
     assert_int_equal(c.n_vocab, 512);
     assert_int_equal(c.n_embd, 128);
     assert_int_equal(c.n_layer, 4);
@@ -77,7 +77,7 @@ static void test_nested_moe(void **state) {
     assert_int_equal(c.n_ff, 0);
     assert_int_equal(c.n_mtp_layer, 1);
     c = load("tests/data/models/tiny-moe-fp8");
-    assert_true(c.fp8);
+    assert_int_equal(c.quant, LG_QUANT_FP8);
     assert_int_equal(c.n_kv_head, 1);
 }
 

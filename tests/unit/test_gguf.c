@@ -247,7 +247,7 @@ static void check_config(const char *path, uint32_t n_eos, bool do_sample) {
     lg_err err = {0};
     if (lg_config_load(&c, path, &err) != LG_OK) fail_msg("%s", err.msg);
     assert_string_equal(c.model_type, "qwen35");
-    assert_true(c.gguf && c.v_head_tiled && !c.nested && !c.tied && !c.fp8);
+    assert_true(c.gguf && c.v_head_tiled && !c.nested && !c.tied && !c.quant);
     assert_int_equal(c.n_layer, 4);
     assert_int_equal(c.n_mtp_layer, 1);
     assert_int_equal(c.n_vocab, 512);

@@ -162,7 +162,7 @@ static const damage table[] = {
 {MOE, {{REPLACE, CONFIG, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]"}}, LG_E_UNSUPPORTED, {"mlp_only_layers"}},
 {MOE, {{REPLACE, CONFIG, "\"mlp_only_layers\": []", "\"norm_topk_prob\": false"}}, LG_E_UNSUPPORTED, {"norm_topk_prob"}},
 {MOE, {{REPLACE, CONFIG, "\"qwen3_5_moe_text\"", "\"qwen3_5_text\""}}, LG_E_UNSUPPORTED, {"text_config.model_type", "qwen3_5_text"}},
-{FP8, {{REPLACE, CONFIG, "\"fp8\"", "\"awq\""}}, LG_E_UNSUPPORTED, {"quant_method", "awq"}},
+{FP8, {{REPLACE, CONFIG, "\"fp8\"", "\"bitsandbytes\""}}, LG_E_UNSUPPORTED, {"quant_method", "bitsandbytes"}},
 {FP8, {{REPLACE, CONFIG, "\"fmt\": \"e4m3\"", "\"fmt\": \"e5m2\""}}, LG_E_UNSUPPORTED, {"quantization_config.fmt", "e5m2"}},
 {FP8, {{REPLACE, CONFIG, "\"dynamic\"", "\"static\""}}, LG_E_UNSUPPORTED, {"activation_scheme", "static"}},
 {FP8, {{REPLACE, CONFIG, "\"fmt\": \"e4m3\"", "\"weight_scale\": \"ue8m0\""}}, LG_E_UNSUPPORTED, {"quantization_config.weight_scale", "not understood"}},

@@ -116,7 +116,7 @@ static void check_mlp(reading *r, const char *prefix, const lg_mlp_w *m, uint32_
 static void check_moe(reading *r, const lg_layer_w *l) {
     const lg_config *c = &r->w->cfg;
     check_mat(r, "mlp.gate.weight", &l->router, c->n_expert, c->n_embd);
-    if (c->fp8) {
+    if (c->quant == LG_QUANT_FP8) {
         for (uint32_t e = 0; e < c->n_expert; e++) {
             char prefix[64];
             snprintf(prefix, sizeof prefix, "mlp.experts.%u.", e);
