@@ -205,6 +205,7 @@ static void print_help(void) {
           "      --gen N        tokens of each answer; default 64\n"
           "      --batch N,N    answers at the same time; default 1,8,32\n"
           "      --repeat N     runs of each; medians are told; default 5\n"
+          "      --kv TYPE      keys and values as f32, bf16, f16 (default) or q8_0\n"
           "      --threads N    default: all cores\n"
           "      --json         print one JSON object\n"
           "      --help         print this\n",
@@ -229,13 +230,23 @@ static bool read_list(const char *argv0, const char *option, char *text, uint32_
     return true;
 }
 
-enum { OPT_PROMPT = 256, OPT_GEN, OPT_BATCH, OPT_REPEAT, OPT_THREADS, OPT_JSON, OPT_HELP };
+enum {
+    OPT_KV = 256,
+    OPT_PROMPT,
+    OPT_GEN,
+    OPT_BATCH,
+    OPT_REPEAT,
+    OPT_THREADS,
+    OPT_JSON,
+    OPT_HELP
+};
 
 static const struct option long_options[] = {{"model", required_argument, NULL, 'm'},
                                              {"prompt", required_argument, NULL, OPT_PROMPT},
                                              {"gen", required_argument, NULL, OPT_GEN},
                                              {"batch", required_argument, NULL, OPT_BATCH},
                                              {"repeat", required_argument, NULL, OPT_REPEAT},
+                                             {"kv", required_argument, NULL, OPT_KV},
                                              {"threads", required_argument, NULL, OPT_THREADS},
                                              {"json", no_argument, NULL, OPT_JSON},
                                              {"help", no_argument, NULL, OPT_HELP},
@@ -257,6 +268,7 @@ static bool set_option(bench *b, int c) {
         ok = lg_option_u64(a, "--repeat", optarg, 1, MAX_REPEAT, &v);
         b->n_repeat = (uint32_t)v;
         return ok;
+    case OPT_KV: return lg_option_kv(a, optarg, &b->opt.kv);
     case OPT_THREADS: return lg_option_int(a, "--threads", optarg, 1, 1024, &b->opt.n_thread);
     case OPT_JSON: b->json = true; return true;
     default: return false;

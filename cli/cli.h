@@ -81,4 +81,10 @@ bool lg_option_float(const char *argv0, const char *option, const char *text, fl
  * At least 1 byte. */
 bool lg_option_size(const char *argv0, const char *option, const char *text, uint64_t *out);
 
+/* How keys and values are kept: "f32", "bf16", "f16" or "q8_0". */
+bool lg_option_kv(const char *argv0, const char *text, lg_kv_type *out);
+
+/* That name. */
+const char *lg_option_kv_name(lg_kv_type kv);
+
 #endif

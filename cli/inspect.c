@@ -24,6 +24,7 @@ typedef struct report {
     const char *path;
     const lg_weights *w;
     uint32_t n_ctx;
+    lg_kv_type kv;
     tally type[MAX_TYPE]; /* tensors in use, by type */
     size_t n_type;
     bool blocks;       /* some of them are quantised in blocks */
@@ -41,6 +42,7 @@ static const char help[] =
     "\n"
     "options:\n"
     "  --ctx N   context length for the memory of a sequence (default: the model's longest)\n"
+    "  --kv TYPE keys and values as f32, bf16, f16 (default) or q8_0\n"
     "  --json    print one JSON object\n"
     "  --help    print this\n";
 
@@ -79,7 +81,12 @@ static uint32_t repeating_unit(const lg_config *c) {
 }
 
 static void gather(report *r) {
-    lg_backend_opt opt = {.n_slot = 1, .n_page = 1, .max_tok = 1, .max_seq = 1, .max_out = 1};
+    lg_backend_opt opt = {.n_slot = 1,
+                          .n_page = 1,
+                          .max_tok = 1,
+                          .max_seq = 1,
+                          .max_out = 1,
+                          .kv = lg_kv_of(r->kv)};
     lg_backend_plan plan;
     count_tensors(r);
     r->unit = repeating_unit(&r->w->cfg);
@@ -194,9 +201,10 @@ static void put_memory(lg_buf *b, const report *r) {
     uint64_t kv = r->n_page * r->page_bytes;
     lg_buf_printf(b, "  memory        weights %s\n", bytes_text(r->w->weight_bytes).s);
     lg_buf_printf(b,
-                  "                a sequence of %u tokens %s: %s keys and values, %s state\n",
+                  "                a sequence of %u tokens %s: %s keys and values (%s), "
+                  "%s state\n",
                   r->n_ctx, bytes_text(kv + r->slot_bytes).s, bytes_text(kv).s,
-                  bytes_text(r->slot_bytes).s);
+                  lg_option_kv_name(r->kv), bytes_text(r->slot_bytes).s);
 }
 
 static void put_text(lg_buf *b, const report *r) {
@@ -291,6 +299,7 @@ static void put_json(lg_buf *b, const report *r) {
     put_key(b, "context", r->n_ctx);
     put_key(b, "page_tokens", LG_PAGE_TOK);
     put_key(b, "page_bytes", r->page_bytes);
+    lg_buf_printf(b, ",\"kv_type\":\"%s\"", lg_option_kv_name(r->kv));
     put_key(b, "kv_bytes", kv);
     put_key(b, "state_bytes", r->slot_bytes);
     put_key(b, "sequence_bytes", kv + r->slot_bytes);
@@ -299,14 +308,15 @@ static void put_json(lg_buf *b, const report *r) {
 
 /* ---- the command ---- */
 
-static int print_report(const char *argv0, const char *path, uint64_t n_ctx, bool json) {
+static int print_report(const char *argv0, const char *path, uint64_t n_ctx, lg_kv_type kv,
+                        bool json) {
     lg_weights *w;
     lg_err err;
     if (lg_weights_check(path, &w, &err) != LG_OK) {
         fprintf(stderr, "%s: %s\n", argv0, err.msg);
         return 1;
     }
-    report r = {.path = path, .w = w, .n_ctx = w->cfg.n_ctx_max};
+    report r = {.path = path, .w = w, .n_ctx = w->cfg.n_ctx_max, .kv = kv};
     lg_buf b = {0};
     int rc = 1;
     if (n_ctx > w->cfg.n_ctx_max) {
@@ -334,16 +344,21 @@ done:
 
 int lg_inspect_main(int argc, char **argv) {
     static const struct option options[] = {{"ctx", required_argument, NULL, 'c'},
+                                            {"kv", required_argument, NULL, 'k'},
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     uint64_t n_ctx = 0;
+    lg_kv_type kv = LG_KV_DEFAULT;
     bool json = false;
     optind = 0;
     for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         switch (c) {
         case 'c':
             if (!lg_option_u64(argv[0], "--ctx", optarg, 1, UINT32_MAX, &n_ctx)) return 2;
+            break;
+        case 'k':
+            if (!lg_option_kv(argv[0], optarg, &kv)) return 2;
             break;
         case 'j': json = true; break;
         case 'h': fputs(help, stdout); return 0;
@@ -355,5 +370,5 @@ int lg_inspect_main(int argc, char **argv) {
                 argc - optind);
         return lg_option_usage(argv[0]);
     }
-    return print_report(argv[0], argv[optind], n_ctx, json);
+    return print_report(argv[0], argv[optind], n_ctx, kv, json);
 }

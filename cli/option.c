@@ -54,6 +54,23 @@ bool lg_option_float(const char *argv0, const char *option, const char *text, fl
     return true;
 }
 
+static const char *const kv_name[] = {
+    [LG_KV_F32] = "f32", [LG_KV_BF16] = "bf16", [LG_KV_F16] = "f16", [LG_KV_Q8_0] = "q8_0"};
+
+bool lg_option_kv(const char *argv0, const char *text, lg_kv_type *out) {
+    for (int i = LG_KV_F32; i <= LG_KV_Q8_0; i++) {
+        if (strcmp(text, kv_name[i]) != 0) continue;
+        *out = (lg_kv_type)i;
+        return true;
+    }
+    fprintf(stderr, "%s: --kv: expected f32, bf16, f16 or q8_0, found '%s'\n", argv0, text);
+    return false;
+}
+
+const char *lg_option_kv_name(lg_kv_type kv) {
+    return kv_name[kv == LG_KV_DEFAULT ? LG_KV_F16 : kv];
+}
+
 bool lg_option_size(const char *argv0, const char *option, const char *text, uint64_t *out) {
     static const char unit[] = "KMGT";
     char *end;

@@ -25,7 +25,10 @@ static const char help[] = "Measure how well a model predicts a text.\n"
                            "options:\n"
                            "  --ctx N       tokens in a chunk (default 512)\n"
                            "  --chunks N    stop after so many (default: all)\n"
-                           "  --exact       float products for every type of weights\n"
+                           "  --exact       float products for every type of weights, keys "
+                           "and values f32\n"
+                           "  --kv TYPE     keys and values as f32, bf16, f16 (default) or "
+                           "q8_0\n"
                            "  --threads N   default: one a core\n"
                            "  --help        print this\n";
 
@@ -33,16 +36,20 @@ typedef struct options {
     const char *model, *text;
     uint64_t n_ctx, n_chunk;
     bool exact;
+    lg_kv_type kv;
     int n_thread;
 } options;
 
 /* 0: go on; else the exit status and 1. */
 static int read_options(int argc, char **argv, options *o) {
-    enum { CTX = 256, CHUNKS, EXACT, THREADS, HELP };
-    static const struct option known[] = {
-        {"ctx", required_argument, NULL, CTX}, {"chunks", required_argument, NULL, CHUNKS},
-        {"exact", no_argument, NULL, EXACT},   {"threads", required_argument, NULL, THREADS},
-        {"help", no_argument, NULL, HELP},     {NULL, 0, NULL, 0}};
+    enum { CTX = 256, CHUNKS, EXACT, KV, THREADS, HELP };
+    static const struct option known[] = {{"ctx", required_argument, NULL, CTX},
+                                          {"chunks", required_argument, NULL, CHUNKS},
+                                          {"exact", no_argument, NULL, EXACT},
+                                          {"threads", required_argument, NULL, THREADS},
+                                          {"kv", required_argument, NULL, KV},
+                                          {"help", no_argument, NULL, HELP},
+                                          {NULL, 0, NULL, 0}};
     bool ok = true;
     int c;
     while (ok && (c = getopt_long(argc, argv, "", known, NULL)) != -1) switch (c) {
@@ -50,6 +57,7 @@ static int read_options(int argc, char **argv, options *o) {
         case CHUNKS:
             ok = lg_option_u64(argv[0], "--chunks", optarg, 1, 1 << 30, &o->n_chunk);
             break;
+        case KV: ok = lg_option_kv(argv[0], optarg, &o->kv); break;
         case EXACT: o->exact = true; break;
         case THREADS:
             ok = lg_option_int(argv[0], "--threads", optarg, 1, 1024, &o->n_thread);
@@ -108,7 +116,8 @@ static lg_status measure(const options *o, lg_err *err) {
     }
     LG_TRY_GOTO(lg_pool_open(o->n_thread, &pool, err), st, done);
     LG_TRY_GOTO(lg_weights_open(o->model, pool, NULL, NULL, &w, err), st, done);
-    LG_TRY_GOTO(lg_score_init(&s, w, pool, (uint32_t)o->n_ctx, 1, o->exact, err), st, done);
+    LG_TRY_GOTO(lg_score_init(&s, w, pool, (uint32_t)o->n_ctx, 1, o->exact, o->kv, err), st,
+                done);
     LG_TRY_GOTO(lg_score_check(w, id, n, o->text, err), st, done);
     st = score_all(&s, id, n_chunk, err);
 done:

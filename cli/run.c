@@ -249,6 +249,7 @@ static void print_help(void) {
         "      --ctx N         longest conversation in tokens; default: the model's limit\n"
         "      --threads N     default: all cores\n"
         "      --memory SIZE   use at most this much, such as 8G; default: what is free\n"
+        "      --kv TYPE       how keys and values are kept: f32, bf16, f16 (default) or q8_0\n"
         "      --help          print this\n"
         "\n"
         "Ctrl-C ends the answer; at the prompt, twice, it ends the program.\n",
@@ -265,6 +266,7 @@ enum {
     OPT_CTX,
     OPT_THREADS,
     OPT_MEMORY,
+    OPT_KV,
     OPT_HELP
 };
 
@@ -280,6 +282,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"ctx", required_argument, NULL, OPT_CTX},
                                              {"threads", required_argument, NULL, OPT_THREADS},
                                              {"memory", required_argument, NULL, OPT_MEMORY},
+                                             {"kv", required_argument, NULL, OPT_KV},
                                              {"help", no_argument, NULL, OPT_HELP},
                                              {NULL, 0, NULL, 0}};
 
@@ -312,6 +315,7 @@ static bool set_option(session *s, int c) {
         return ok;
     case OPT_THREADS: return lg_option_int(a, "--threads", optarg, 1, 1024, &s->opt.n_thread);
     case OPT_MEMORY: return lg_option_size(a, "--memory", optarg, &s->opt.memory_bytes);
+    case OPT_KV: return lg_option_kv(a, optarg, &s->opt.kv);
     default: return false;
     }
 }

@@ -35,19 +35,20 @@ static lg_status init(lg_score *s, const lg_weights *w, lg_pool *pool,
 }
 
 static lg_backend_opt options_of(const lg_weights *w, uint32_t n_ctx, uint32_t n_seq,
-                                 bool exact) {
+                                 bool exact, lg_kv_type kv) {
     return (lg_backend_opt){.n_slot = n_seq,
                             .n_page = pages_of(n_ctx) * n_seq,
                             .max_tok = LG_SCORE_STEP,
                             .max_seq = n_seq,
                             .max_out = LG_SCORE_STEP,
                             .n_sample_vocab = w->cfg.n_vocab,
+                            .kv = lg_kv_of(exact ? LG_KV_F32 : kv),
                             .exact = exact};
 }
 
 lg_status lg_score_init(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t n_ctx,
-                        uint32_t n_seq, bool exact, lg_err *err) {
-    lg_backend_opt opt = options_of(w, n_ctx, n_seq, exact);
+                        uint32_t n_seq, bool exact, lg_kv_type kv, lg_err *err) {
+    lg_backend_opt opt = options_of(w, n_ctx, n_seq, exact, kv);
     return init(s, w, pool, &opt, n_ctx, err);
 }
 
@@ -56,7 +57,7 @@ lg_score_init_observed(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t
                        void (*observe)(void *ctx, const lg_mat *w, const float *x, size_t ld_x,
                                        const uint32_t *row_idx, uint32_t n_row),
                        void *observe_ctx, lg_err *err) {
-    lg_backend_opt opt = options_of(w, n_ctx, 1, true);
+    lg_backend_opt opt = options_of(w, n_ctx, 1, true, LG_KV_F32);
     opt.observe = observe;
     opt.observe_ctx = observe_ctx;
     return init(s, w, pool, &opt, n_ctx, err);

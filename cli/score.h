@@ -16,10 +16,10 @@ typedef struct lg_score {
     uint32_t n_ctx, n_seq;
 } lg_score;
 
-/* A backend for n_seq (<= LG_SCORE_STEP) sequences of n_ctx tokens; exact: float products for every type.  Weights and pool are
- * borrowed.  LG_E_ARG, LG_E_NOMEM; on an error there is nothing to close. */
+/* A backend for n_seq (<= LG_SCORE_STEP) sequences of n_ctx tokens; exact: float products for every type, and keys and values
+ * kept as F32 whatever `kv` says.  Weights and pool are borrowed.  LG_E_ARG, LG_E_NOMEM; on an error there is nothing to close. */
 lg_status lg_score_init(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t n_ctx,
-                        uint32_t n_seq, bool exact, lg_err *err);
+                        uint32_t n_seq, bool exact, lg_kv_type kv, lg_err *err);
 
 /* The same for one sequence with float products, and an observer of all of them (backend.h). */
 lg_status

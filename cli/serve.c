@@ -20,6 +20,7 @@ static const char help[] =
     "      --name NAME     the model's id for clients (default: last part of PATH)\n"
     "      --ctx N         longest sequence in tokens (default: the model's, less if memory "
     "asks)\n"
+    "      --kv TYPE       how keys and values are kept: f32, bf16, f16 (default) or q8_0\n"
     "      --memory SIZE   budget of the worker, such as 24G (default: what the machine has, "
     "less a margin)\n"
     "      --cache-memory SIZE\n"
@@ -85,6 +86,7 @@ enum {
     OPT_NAME,
     OPT_CTX,
     OPT_MEMORY,
+    OPT_KV,
     OPT_CACHE,
     OPT_NO_CACHE,
     OPT_PARALLEL,
@@ -123,6 +125,7 @@ static const struct option longs[] = {
     {"name", required_argument, NULL, OPT_NAME},
     {"ctx", required_argument, NULL, OPT_CTX},
     {"memory", required_argument, NULL, OPT_MEMORY},
+    {"kv", required_argument, NULL, OPT_KV},
     {"cache-memory", required_argument, NULL, OPT_CACHE},
     {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
     {"parallel", required_argument, NULL, OPT_PARALLEL},
@@ -226,6 +229,7 @@ static bool take_limit(lg_gateway_opt *g, const char *argv0, int c) {
 static bool take(serve_opt *o, const char *argv0, int c) {
     uint64_t v = 0;
     int n = 0;
+    lg_kv_type kv;
     switch (c) {
     case 'm': o->gate.model_path = optarg; return true;
     case OPT_HOST: o->gate.host = optarg; return true;
@@ -242,6 +246,7 @@ static bool take(serve_opt *o, const char *argv0, int c) {
     case OPT_MEMORY:
         add_arg(o, "--memory", optarg);
         return lg_option_size(argv0, "--memory", optarg, &v);
+    case OPT_KV: add_arg(o, "--kv", optarg); return lg_option_kv(argv0, optarg, &kv);
     case OPT_CACHE:
         add_arg(o, "--cache-memory", optarg);
         return lg_option_size(argv0, "--cache-memory", optarg, &v);

@@ -40,6 +40,9 @@ static const char help[] =
     "  --ctx N           tokens in a text (default 128)\n"
     "  --max-kl X        gate: mean KL in nats (default 0.003)\n"
     "  --min-top1 X      gate: agreement outside near-ties in percent (default 99)\n"
+    "  --kv TYPE         keys and values of the model as f32, bf16, f16 (default) or q8_0; "
+    "the\n"
+    "                    reference has f32\n"
     "  --threads N       default: one a core\n"
     "  --help            print this\n";
 
@@ -47,6 +50,7 @@ typedef struct options {
     const char *model, *against, *text;
     uint64_t n_ctx;
     float max_kl, min_top1; /* below 0: not given */
+    lg_kv_type kv;
     int n_thread;
 } options;
 
@@ -65,12 +69,13 @@ typedef struct pair {
 
 /* 0: go on; else the exit status and 1. */
 static int read_options(int argc, char **argv, options *o) {
-    enum { AGAINST = 256, TEXT, CTX, MAX_KL, MIN_TOP1, THREADS, HELP };
+    enum { AGAINST = 256, TEXT, CTX, MAX_KL, MIN_TOP1, KV, THREADS, HELP };
     static const struct option known[] = {{"against", required_argument, NULL, AGAINST},
                                           {"text", required_argument, NULL, TEXT},
                                           {"ctx", required_argument, NULL, CTX},
                                           {"max-kl", required_argument, NULL, MAX_KL},
                                           {"min-top1", required_argument, NULL, MIN_TOP1},
+                                          {"kv", required_argument, NULL, KV},
                                           {"threads", required_argument, NULL, THREADS},
                                           {"help", no_argument, NULL, HELP},
                                           {NULL, 0, NULL, 0}};
@@ -86,6 +91,7 @@ static int read_options(int argc, char **argv, options *o) {
         case MIN_TOP1:
             ok = lg_option_float(argv[0], "--min-top1", optarg, 0, 100, &o->min_top1);
             break;
+        case KV: ok = lg_option_kv(argv[0], optarg, &o->kv); break;
         case THREADS:
             ok = lg_option_int(argv[0], "--threads", optarg, 1, 1024, &o->n_thread);
             break;
@@ -157,7 +163,7 @@ static lg_status write_texts(const options *o, pair *p, lg_pool *pool, uint32_t 
     *n_text = N_TEXT;
     *id = lg_mem_calloc((size_t)N_TEXT * n_ctx, sizeof **id);
     if (!*id) return LG_FAIL(err, LG_E_NOMEM, "no memory for texts");
-    LG_TRY(lg_score_init(&s, p->w[0], pool, n_ctx, N_TEXT, true, err));
+    LG_TRY(lg_score_init(&s, p->w[0], pool, n_ctx, N_TEXT, true, LG_KV_F32, err));
     lg_status st = lg_score_sample(&s, *id, n_ctx, c->n_eos ? c->eos[c->n_eos - 1] : 0, n_token,
                                    SEED, err);
     lg_score_fini(&s);
@@ -206,7 +212,8 @@ static bool print_result(const options *o, const pair *p, result *r) {
     print_types(o->model, p->w[1]);
     if (o->against) print_types(o->against, p->w[0]);
     printf("level            %s\n", lg_kern_get()->name);
-    printf("reference        %s, float products\n",
+    printf("keys and values  %s\n", lg_option_kv_name(o->kv));
+    printf("reference        %s, float products, keys and values f32\n",
            o->against ? o->against : "the same weights");
     printf("positions        %zu, of %s\n", r->n,
            o->text ? o->text : "what the reference says by chance");
@@ -239,8 +246,8 @@ static lg_status open_pair(const options *o, lg_pool *pool, pair *p, lg_err *err
             return LG_FAIL(err, LG_E_ARG, "%s: found a vocabulary of %u, expected %u as in %s",
                            o->against, p->w[0]->cfg.n_vocab, p->w[1]->cfg.n_vocab, o->model);
     }
-    LG_TRY(lg_score_init(&p->s[0], p->w[0], pool, n_ctx, 1, true, err));
-    return lg_score_init(&p->s[1], p->w[1], pool, n_ctx, 1, false, err);
+    LG_TRY(lg_score_init(&p->s[0], p->w[0], pool, n_ctx, 1, true, LG_KV_F32, err));
+    return lg_score_init(&p->s[1], p->w[1], pool, n_ctx, 1, false, o->kv, err);
 }
 
 static lg_status measure(const options *o, bool *passed, lg_err *err) {

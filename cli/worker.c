@@ -22,6 +22,7 @@ static const char help[] =
     "asks)\n"
     "      --memory SIZE   budget for everything (default: what the machine has, less a "
     "margin)\n"
+    "      --kv TYPE       how keys and values are kept: f32, bf16, f16 (default) or q8_0\n"
     "      --cache-memory SIZE\n"
     "                      of this, for snapshots of kept prefixes (default: a share)\n"
     "      --no-prefix-cache\n"
@@ -38,6 +39,7 @@ enum {
     OPT_FD = 256,
     OPT_CTX,
     OPT_MEMORY,
+    OPT_KV,
     OPT_CACHE,
     OPT_NO_CACHE,
     OPT_PARALLEL,
@@ -51,6 +53,7 @@ static const struct option longs[] = {{"model", required_argument, NULL, 'm'},
                                       {"fd", required_argument, NULL, OPT_FD},
                                       {"ctx", required_argument, NULL, OPT_CTX},
                                       {"memory", required_argument, NULL, OPT_MEMORY},
+                                      {"kv", required_argument, NULL, OPT_KV},
                                       {"cache-memory", required_argument, NULL, OPT_CACHE},
                                       {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
                                       {"parallel", required_argument, NULL, OPT_PARALLEL},
@@ -76,6 +79,7 @@ int lg_worker_main(int argc, char **argv) {
         case OPT_MEMORY:
             ok = lg_option_size(argv[0], "--memory", optarg, &opt.memory_bytes);
             break;
+        case OPT_KV: ok = lg_option_kv(argv[0], optarg, &opt.kv); break;
         case OPT_CACHE:
             ok = lg_option_size(argv[0], "--cache-memory", optarg, &opt.cache_bytes);
             break;

@@ -96,6 +96,16 @@ typedef struct lg_engine lg_engine;
 /* Told now and then while a model loads: bytes done of total.  Return true to stop (lg_open returns LG_E_CANCELLED). */
 typedef bool lg_progress_fn(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 
+/* How the keys and values of earlier tokens are kept.  Each is rounded once, to the nearest; Q8_0 is bytes with a scale
+ * (F16) for 32 of them.  Bytes an element: 4, 2, 2, 1.06. */
+typedef enum {
+    LG_KV_DEFAULT, /* F16 */
+    LG_KV_F32,     /* exact */
+    LG_KV_BF16,
+    LG_KV_F16,
+    LG_KV_Q8_0
+} lg_kv_type;
+
 typedef struct lg_options {
     const char *model_path; /* Hugging Face folder, or a GGUF file (of a split one: any part) */
     uint64_t
@@ -105,6 +115,7 @@ typedef struct lg_options {
     uint32_t n_seq;       /* sequences that run at the same time; 0 = 64, less if memory asks */
     uint32_t n_batch_tok; /* most tokens in one step; 0 = 512 */
     int n_thread;         /* 0 = physical cores of the allowed set */
+    lg_kv_type kv;        /* how keys and values are kept */
     bool no_cache;        /* keep nothing of a request after its end */
     uint64_t
         cache_bytes; /* of memory_bytes, for snapshots of kept texts; 0 = a share of what is left */
@@ -132,6 +143,7 @@ typedef struct lg_info {
     uint32_t n_seq;       /* sequences that can run at the same time */
     uint32_t n_page;      /* KV pages in the pool */
     uint32_t page_tok;    /* positions in one page */
+    lg_kv_type kv;        /* how keys and values are kept; never LG_KV_DEFAULT */
     int n_thread;
     uint64_t memory_bytes;   /* the budget: what follows stays within it */
     uint64_t weight_bytes;   /* resident weights */

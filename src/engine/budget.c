@@ -104,6 +104,7 @@ typedef struct fit {
     int n_thread;
     uint64_t weight_bytes;
     uint32_t n_sample_vocab, n_batch_tok;
+    lg_dtype kv;
     uint64_t cache_bytes; /* asked for, for snapshots */
     lg_backend_plan cost;
     uint64_t fixed_bytes;  /* weights, scratch, slots, our own tables */
@@ -124,7 +125,8 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
                               .max_tok = f->n_batch_tok,
                               .max_seq = n_seq,
                               .max_out = n_seq,
-                              .n_sample_vocab = f->n_sample_vocab};
+                              .n_sample_vocab = f->n_sample_vocab,
+                              .kv = f->kv};
     f->plan(f->cfg, &b->opt, f->n_thread, &f->cost);
     f->own_bytes = lg_state_bytes(n_seq, b->opt.n_page, n_ctx) +
                    lg_store_bytes(2 * n_seq, n_ctx) +
@@ -195,6 +197,8 @@ static lg_status check(const lg_config *cfg, const lg_options *opt, lg_err *err)
     if (opt->n_batch_tok && opt->n_seq > opt->n_batch_tok)
         return LG_FAIL(err, LG_E_ARG, "n_batch_tok: found %u, expected at least n_seq (%u)",
                        opt->n_batch_tok, opt->n_seq);
+    if (lg_kv_of(opt->kv) == LG_N_DTYPE)
+        return LG_FAIL(err, LG_E_ARG, "kv: found %d, expected one of lg_kv_type", (int)opt->kv);
     if (opt->no_cache && opt->cache_bytes)
         return LG_FAIL(err, LG_E_ARG, "cache_bytes: found %" PRIu64 " together with no_cache",
                        opt->cache_bytes);
@@ -240,6 +244,7 @@ lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t we
              .weight_bytes = weight_bytes,
              .n_sample_vocab = n_sample_vocab,
              .n_batch_tok = n_batch_tok,
+             .kv = lg_kv_of(opt->kv),
              .cache_bytes = opt->cache_bytes};
     for (;;) {
         cost(&f, n_ctx, n_seq, b);

@@ -301,6 +301,8 @@ static void fill_info(lg_engine *eng) {
     info->n_seq = p->budget.opt.n_slot * eng->n_home;
     info->n_page = p->budget.opt.n_page * eng->n_home;
     info->page_tok = LG_PAGE_TOK;
+    info->kv = LG_KV_F32;
+    while (lg_kv_of(info->kv) != p->budget.opt.kv) info->kv++;
     info->n_thread = p->n_thread;
     info->memory_bytes = p->budget.memory_bytes;
     info->weight_bytes = p->w->weight_bytes;

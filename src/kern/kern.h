@@ -192,6 +192,9 @@ size_t lg_gdn_scratch_floats(uint32_t dk, uint32_t dv);
 /* Whether keys and values can be kept in this type: LG_F32, LG_BF16, LG_F16, LG_Q8_0. */
 bool lg_kv_has(lg_dtype type);
 
+/* The type that an option means; LG_N_DTYPE for a value that is none. */
+lg_dtype lg_kv_of(lg_kv_type kv);
+
 /* Bytes of one KV head's part of a page, a multiple of 64: the one function that knows. */
 size_t lg_kv_bytes(lg_dtype type, uint32_t d);
 

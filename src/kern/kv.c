@@ -7,6 +7,17 @@ bool lg_kv_has(lg_dtype type) {
     return type == LG_F32 || type == LG_BF16 || type == LG_F16 || type == LG_Q8_0;
 }
 
+lg_dtype lg_kv_of(lg_kv_type kv) {
+    switch (kv) {
+    case LG_KV_F32: return LG_F32;
+    case LG_KV_BF16: return LG_BF16;
+    case LG_KV_DEFAULT:
+    case LG_KV_F16: return LG_F16;
+    case LG_KV_Q8_0: return LG_Q8_0;
+    }
+    return LG_N_DTYPE;
+}
+
 size_t lg_kv_bytes(lg_dtype type, uint32_t d) {
     LG_ASSERT(lg_kv_has(type));
     size_t n = (size_t)d * LG_PAGE_TOK;

@@ -91,6 +91,7 @@ void lg_link_put_ready(lg_buf *out, const lg_link_ready *r) {
                             i->n_seq,
                             i->n_page,
                             i->page_tok,
+                            (uint32_t)i->kv,
                             (uint32_t)i->n_thread,
                             i->n_snapshot,
                             i->snapshot_tok,
@@ -293,6 +294,9 @@ static void get_ready(cursor *c, lg_link_ready *r) {
     i->n_seq = get_u32(c);
     i->n_page = get_u32(c);
     i->page_tok = get_u32(c);
+    uint32_t kv = get_u32(c);
+    if (kv < LG_KV_F32 || kv > LG_KV_Q8_0) c->bad = true;
+    i->kv = (lg_kv_type)kv;
     uint32_t n_thread = get_u32(c);
     if (n_thread > INT32_MAX) c->bad = true;
     i->n_thread = (int)n_thread;

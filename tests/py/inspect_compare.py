@@ -61,13 +61,16 @@ def count(path, cfg):
     return types, skipped, n_param, active
 
 
-def memory(cfg, n_ctx):
-    """Bytes of keys and values in pages of 64 positions, and of the recurrent state with 32 open rows, all float32."""
+KV_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "q8_0": 1 + 2 / 32}  # an element
+
+
+def memory(cfg, n_ctx, kv_type):
+    """Bytes of keys and values in pages of 64 positions, and of the recurrent state with 32 open rows of float32."""
     kinds = cfg["layer_types"]
     n_attn, n_gdn = kinds.count("full_attention"), kinds.count("linear_attention")
     nk, nv = cfg["linear_num_key_heads"], cfg["linear_num_value_heads"]
     dk, dv = cfg["linear_key_head_dim"], cfg["linear_value_head_dim"]
-    kv = -(-n_ctx // 64) * 64 * n_attn * 2 * cfg["num_key_value_heads"] * cfg["head_dim"] * 4
+    kv = -(-n_ctx // 64) * 64 * n_attn * 2 * cfg["num_key_value_heads"] * cfg["head_dim"] * KV_BYTES[kv_type]
     state = nv * dk * dv + 3 * (2 * nk * dk + nv * dv) + 32 * (nk * dk + nv * dv + nv)
     return kv, n_gdn * state * 4
 
@@ -79,12 +82,13 @@ def check_model(name):
     cfg = cfg.get("text_config", cfg)
     types, skipped, n_param, active = count(path, cfg)
     for n_ctx in (1, 64, 65, 1000, cfg["max_position_embeddings"]):
-        rc, out, err = run(path, "--json", "--ctx", str(n_ctx))
+        kv_type = ("f32", "bf16", "f16", "q8_0")[n_ctx % 4]
+        rc, out, err = run(path, "--json", "--ctx", str(n_ctx), "--kv", kv_type)
         expect(name + " status", (rc, err), (0, ""))
         got = json.loads(out)
-        kv, state = memory(cfg, n_ctx)
+        kv, state = memory(cfg, n_ctx, kv_type)
         m = got["memory"]
-        expect(name + " memory", (m["context"], m["kv_bytes"], m["sequence_bytes"]), (n_ctx, kv, kv + m["state_bytes"]))
+        expect(name + " memory", (m["context"], m["kv_type"], m["kv_bytes"], m["sequence_bytes"]), (n_ctx, kv_type, kv, kv + m["state_bytes"]))
         expect(name + " state is at least what it holds", m["state_bytes"] >= state, True)
         expect(name + " state is little more", m["state_bytes"] <= state + 4096, True)
     expect(name + " parameters", got["parameters"], {"total": n_param, "active": active})

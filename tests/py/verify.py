@@ -41,15 +41,18 @@ def main():
         for t, path in files.items():
             run("quantize", MODEL, path, "--type", t)
 
-        # Nothing is rounded in a model without block types: no divergence, all agree.
-        out = run("verify", MODEL, "--ctx", "48")
+        # Nothing is rounded in a model without block types whose keys and values are floats: no divergence, all agree.
+        out = run("verify", MODEL, "--ctx", "48", "--kv", "f32")
         assert mean(out) < 1e-12 and "agreement  100.00 %" in out and "passed" in out, out
+        kv = [mean(run("verify", MODEL, "--ctx", "48", "--kv", t)) for t in ("f16", "bf16", "q8_0")]
+        assert 0 < kv[0] < 1e-7 and kv[0] < kv[1] < 1e-5 and 0 < kv[2] < 1e-3, kv
+        run("verify", MODEL, "--kv", "q4_0", status=2)
         for t in "q8_0", "q4_k":
             out = run("verify", files[t])
             print(out)
             assert 0 <= mean(out) <= 0.003 and "positions        1024" in out and "passed" in out, out
         # The portable level multiplies floats.
-        assert mean(run("verify", files["q4_k"], "--ctx", "16", LG_CPU="ref")) < 1e-12
+        assert mean(run("verify", files["q4_k"], "--ctx", "16", "--kv", "f32", LG_CPU="ref")) < 1e-12
         # A gate that cannot be met; another model as the reference.
         out = run("verify", files["q4_k"], "--against", MODEL, "--ctx", "48", "--max-kl", "1e-9", status=1)
         assert mean(out) > 1e-4 and "MISSED" in out, out

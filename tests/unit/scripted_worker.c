@@ -269,6 +269,7 @@ static void step(worker *w) {
 static void greet(worker *w, const char *model) {
     lg_link_hello h = {.version = w->version, .model_name = "scripted"};
     lg_link_ready r = {.info = {.model_name = "scripted",
+                                .kv = LG_KV_F16,
                                 .n_vocab = 1u << 20,
                                 .n_token = 1u << 20,
                                 .n_ctx = w->n_ctx,

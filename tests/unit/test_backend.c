@@ -45,6 +45,16 @@ static void test_plan_counts_pages_and_slots(void **state) {
     lg_backend_plan_bytes(&w->cfg, &options, 2, &plan);
     /* 2 attention layers, 2 KV heads of 64: keys and values of 64 positions. */
     assert_int_equal(plan.page_bytes, 2 * 2 * 2 * 64 * 64 * 4);
+    static const struct {
+        lg_dtype kv;
+        uint32_t bytes;
+    } kept[] = {{LG_BF16, 64 * 64 * 2}, {LG_F16, 64 * 64 * 2}, {LG_Q8_0, 64 * (64 + 2 * 2)}};
+    for (size_t i = 0; i < LG_COUNT(kept); i++) {
+        lg_backend_opt opt = options;
+        opt.kv = kept[i].kv;
+        lg_backend_plan_bytes(&w->cfg, &opt, 2, &twice);
+        assert_int_equal(twice.page_bytes, 2 * 2 * 2 * kept[i].bytes);
+    }
     /* 6 GDN layers, 4 key and 8 value heads of 32. */
     assert_int_equal(
         plan.slot_bytes,

@@ -4,7 +4,7 @@
  * Compared with memcmp: the logits of every position, and each sequence's recurrent and convolution state at its end.
  * The models are tiny-moe (8 layers, two value heads a key head), tiny-moe-fp8 and tiny-dense-r3 (three value heads), and
  * tiny-moe and a bundled model with every matrix rounded to block types, whose products are of integers; the
- * prompt's length is no multiple of a page, a block of GDN rows or a block of query rows. */
+ * keys and values are kept in each type.  The prompt's length is no multiple of a page, a block of GDN rows or a block of query rows. */
 #include "quant_fit.h"
 #include "rig.h"
 
@@ -25,6 +25,7 @@
 
 typedef struct exact_model {
     const char *name, *folder; /* below the source tree */
+    lg_dtype kv;
     bool quant; /* matrices rounded to block types, K types among them where the widths allow */
     quant_fit fit;
     lg_weights *w;
@@ -43,10 +44,10 @@ typedef struct place {
 static lg_pool *pools[4]; /* by number of threads */
 static exact_model models[] = {
     {.name = "tiny-moe", .folder = "tests/data/models"},
-    {.name = "tiny-moe-fp8", .folder = "tests/data/models"},
-    {.name = "tiny-dense-r3", .folder = "tests/data/models"},
-    {.name = "tiny-moe", .folder = "tests/data/models", .quant = true},
-    {.name = "tiny-qwen35moe", .folder = "models", .quant = true},
+    {.name = "tiny-moe-fp8", .folder = "tests/data/models", .kv = LG_F16},
+    {.name = "tiny-dense-r3", .folder = "tests/data/models", .kv = LG_BF16},
+    {.name = "tiny-moe", .folder = "tests/data/models", .kv = LG_Q8_0, .quant = true},
+    {.name = "tiny-qwen35moe", .folder = "models", .kv = LG_F16, .quant = true},
 };
 static const place home = {1, {0, 1, 2}};
 
@@ -59,7 +60,8 @@ static lg_backend *open_backend(const exact_model *m, int n_thread, const char *
                           .max_tok = N_SEQ * N_TOK,
                           .max_seq = N_SEQ,
                           .max_out = N_SEQ * N_TOK,
-                          .n_sample_vocab = m->w->cfg.n_vocab};
+                          .n_sample_vocab = m->w->cfg.n_vocab,
+                          .kv = m->kv};
     if (lg_backend_open(m->w, &opt, pools[n_thread], &be, &err) != LG_OK)
         fail_msg("%s", err.msg);
     if (level) be->kern = lg_kern_level(level);
@@ -423,6 +425,37 @@ static void test_integers_stay_near_floats(void **state) {
     }
 }
 
+/* What rounding keys and values costs the trained model, and that it is done. */
+static void test_kept_keys_stay_near_floats(void **state) {
+    static const struct {
+        lg_dtype kv;
+        double most;
+    } rows[] = {{LG_F16, 1e-7}, {LG_BF16, 1e-5}, {LG_Q8_0, 2e-4}};
+    (void)state;
+    for (size_t k = 0; k < LG_COUNT(models); k++) {
+        exact_model m = models[k];
+        if (strcmp(m.name, "tiny-qwen35moe") != 0) continue;
+        result exact = take_result(&m), r = take_result(&m);
+        for (size_t i = 0; i <= LG_COUNT(rows); i++) {
+            m.kv = i ? rows[i - 1].kv : LG_F32;
+            lg_backend *be = open_backend(&m, 2, NULL);
+            be->exact = true;
+            result *to = i ? &r : &exact;
+            run_alone(&m, be, 0, &home, N_TOK, to->logits, to->state);
+            lg_backend_close(&be);
+            if (i == 0) continue;
+            uint32_t n_vocab = m.w->cfg.n_vocab, same;
+            double kl =
+                rig_mean_kl(exact.logits, n_vocab, r.logits, n_vocab, N_TOK, n_vocab, &same);
+            printf("  %s, keys and values %s: mean KL %.2g, the same first choice %u of %u\n",
+                   m.name, lg_dtype_name(m.kv), kl, same, (unsigned)N_TOK);
+            assert_true(kl > 0 && kl < rows[i - 1].most);
+        }
+        free_result(&exact);
+        free_result(&r);
+    }
+}
+
 static void test_a_step_allocates_nothing(void **state) {
     (void)state;
     const exact_model *m = &models[0];
@@ -445,6 +478,7 @@ int main(void) {
                                        cmocka_unit_test(test_ragged_mixes_with_places_shuffled),
                                        cmocka_unit_test(test_snapshots_at_every_position),
                                        cmocka_unit_test(test_integers_stay_near_floats),
+                                       cmocka_unit_test(test_kept_keys_stay_near_floats),
                                        cmocka_unit_test(test_a_step_allocates_nothing)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -50,6 +50,7 @@ static void assert_info(const lg_info *i, const lg_info *want) {
     assert_int_equal(i->n_seq, want->n_seq);
     assert_int_equal(i->n_page, want->n_page);
     assert_int_equal(i->page_tok, want->page_tok);
+    assert_int_equal(i->kv, want->kv);
     assert_int_equal(i->n_thread, want->n_thread);
     assert_int_equal(i->memory_bytes, want->memory_bytes);
     assert_int_equal(i->weight_bytes, want->weight_bytes);
@@ -93,6 +94,7 @@ static lg_link_ready some_ready(void) {
                                 .n_seq = 64,
                                 .n_page = 1000,
                                 .page_tok = 64,
+                                .kv = LG_KV_BF16,
                                 .n_thread = 2,
                                 .n_snapshot = 9,
                                 .snapshot_tok = 512,

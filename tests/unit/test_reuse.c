@@ -34,6 +34,7 @@ typedef struct outcome {
 
 typedef struct bench {
     const char *name, *path;
+    lg_kv_type kv;
     lg_weights *w;
     text text[MAX_TEXT];
     uint32_t n_text;
@@ -41,8 +42,9 @@ typedef struct bench {
     lg_engine *eng;
 } bench;
 
-static bench benches[] = {{.name = "tiny-qwen35moe", .path = "models/tiny-qwen35moe"},
-                          {.name = "tiny-moe", .path = "tests/data/models/tiny-moe"}};
+static bench benches[] = {
+    {.name = "tiny-qwen35moe", .path = "models/tiny-qwen35moe"},
+    {.name = "tiny-moe", .path = "tests/data/models/tiny-moe", .kv = LG_KV_Q8_0}};
 static lg_pool *pool;
 static lg_tokenizer *tok;
 static lg_engine *watched; /* whose steps are hashed */
@@ -157,6 +159,7 @@ static void open_bench(bench *b, const setting *s) {
     lg_options opt = {.n_ctx = 1024,
                       .n_seq = s->n_seq,
                       .n_batch_tok = s->n_batch_tok,
+                      .kv = b->kv,
                       .no_cache = s->no_cache};
     uint32_t n_token = lg_tokenizer_n_id(tok);
     if (n_token > b->w->cfg.n_vocab) n_token = b->w->cfg.n_vocab;

@@ -61,7 +61,7 @@ static void test_mean_is_the_reference_s(void **state) {
         assert_int_equal(read_ids(lg_json_get(m, "ids"), id, 2000), 2000);
         snprintf(path, sizeof path, "tests/data/models/%s", model[i]);
         lg_weights *w = load(path);
-        assert_int_equal(lg_score_init(&s, w, NULL, 2000, 1, true, &err), LG_OK);
+        assert_int_equal(lg_score_init(&s, w, NULL, 2000, 1, true, LG_KV_F32, &err), LG_OK);
         assert_int_equal(lg_score_nll(&s, id, 2000, 0, &sum, &sq, &err), LG_OK);
         print_message("%s: mean %.6f, reference %.6f\n", model[i], sum / 1999, want);
         assert_true(fabs(sum / 1999 - want) < 2e-4);
@@ -83,7 +83,7 @@ static void test_half_a_chunk_is_the_naive_sum(void **state) {
     lg_json_close(&doc);
     lg_weights *w = load("tests/data/models/tiny-dense");
     double want = 0, want_sq = 0, sum, sq;
-    assert_int_equal(lg_score_init(&s, w, NULL, N, 1, false, &err), LG_OK);
+    assert_int_equal(lg_score_init(&s, w, NULL, N, 1, false, LG_KV_DEFAULT, &err), LG_OK);
     for (uint32_t i = 0; i + 1 < N; i++) {
         const float *x;
         size_t ld;
@@ -109,7 +109,7 @@ static void test_texts_by_chance(void **state) {
     lg_err err;
     lg_score s;
     lg_weights *w = load("models/tiny-qwen35moe");
-    assert_int_equal(lg_score_init(&s, w, NULL, N, SEQ, true, &err), LG_OK);
+    assert_int_equal(lg_score_init(&s, w, NULL, N, SEQ, true, LG_KV_F32, &err), LG_OK);
     assert_int_equal(lg_score_sample(&s, a, N, 5, 4000, 1, &err), LG_OK);
     assert_int_equal(lg_score_sample(&s, b, N, 5, 4000, 1, &err), LG_OK);
     assert_memory_equal(a, b, sizeof a);
@@ -124,7 +124,8 @@ static void test_texts_by_chance(void **state) {
                   shuffled / (N - 1));
     assert_true(drawn < 0.7 * shuffled);
     lg_score_fini(&s);
-    assert_int_equal(lg_score_init(&s, w, NULL, w->cfg.n_ctx_max + 1, 1, true, &err), LG_E_ARG);
+    assert_int_equal(lg_score_init(&s, w, NULL, w->cfg.n_ctx_max + 1, 1, true, LG_KV_F32, &err),
+                     LG_E_ARG);
     lg_weights_close(&w);
 }
 
