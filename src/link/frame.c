@@ -85,17 +85,10 @@ void lg_link_put_progress(lg_buf *out, uint64_t done_bytes, uint64_t total_bytes
 void lg_link_put_ready(lg_buf *out, const lg_link_ready *r) {
     const lg_info *i = &r->info;
     size_t at = begin(out, LG_LINK_READY);
-    const uint32_t u32[] = {i->n_vocab,
-                            i->n_token,
-                            i->n_ctx,
-                            i->n_seq,
-                            i->n_page,
-                            i->page_tok,
-                            (uint32_t)i->kv,
-                            (uint32_t)i->n_thread,
-                            i->n_snapshot,
-                            i->snapshot_tok,
-                            r->n_eos};
+    const uint32_t u32[] = {
+        i->n_vocab,    i->n_token,      i->n_ctx,        i->n_seq,
+        i->n_page,     i->page_tok,     (uint32_t)i->kv, (uint32_t)i->n_thread,
+        i->n_snapshot, i->snapshot_tok, r->n_eos};
     const uint64_t u64[] = {i->memory_bytes,  i->weight_bytes,   i->state_bytes,
                             i->scratch_bytes, i->snapshot_bytes, i->n_param,
                             i->n_param_active};

@@ -96,12 +96,9 @@ static void test_contradictions_are_refused(void **state) {
     static const struct {
         lg_options opt;
         const char *field;
-    } bad[] = {{{.n_ctx = 1}, "n_ctx"},
-               {{.n_ctx = 32769}, "n_ctx"},
-               {{.n_seq = 4097}, "n_seq"},
-               {{.n_batch_tok = 65537}, "n_batch_tok"},
-               {{.kv = (lg_kv_type)5}, "kv"},
-               {{.n_batch_tok = 4, .n_seq = 5}, "n_batch_tok"}};
+    } bad[] = {{{.n_ctx = 1}, "n_ctx"},       {{.n_ctx = 32769}, "n_ctx"},
+               {{.n_seq = 4097}, "n_seq"},    {{.n_batch_tok = 65537}, "n_batch_tok"},
+               {{.kv = (lg_kv_type)5}, "kv"}, {{.n_batch_tok = 4, .n_seq = 5}, "n_batch_tok"}};
     for (size_t i = 0; i < LG_COUNT(bad); i++) {
         assert_int_equal(fit(bad[i].opt, 1, 100000, false, &b, &err), LG_E_ARG);
         assert_memory_equal(err.msg, bad[i].field, strlen(bad[i].field));
