@@ -319,7 +319,8 @@ uint64_t lg_budget_machine(const char *root);
 
 /* Sizes chosen for an engine. */
 typedef struct lg_budget {
-    lg_backend_opt opt; /* n_slot, n_snap, n_page, max_tok, max_seq, max_out, n_sample_vocab, kv */
+    lg_backend_opt
+        opt; /* n_slot, n_snap, n_page, max_tok, max_seq, max_out, n_sample_vocab, kv */
     uint32_t n_ctx;
     uint64_t stall_us;                   /* for lg_sched */
     uint64_t memory_bytes;               /* the whole budget */
