@@ -9,8 +9,9 @@
 /* The document in pieces: begin, each route once, end. */
 void lg_openapi_begin(lg_buf *b);
 
-/* One route.  at: the body's LG_AT_..., 0 = without a body, or with any. */
-void lg_openapi_route(lg_buf *b, const char *path, const char *method, uint32_t at);
+/* One route.  model: the served one's name; at: the body's LG_AT_..., 0 = without a body, or with any. */
+void lg_openapi_route(lg_buf *b, const char *model, const char *path, const char *method,
+                      uint32_t at);
 void lg_openapi_end(lg_buf *b);
 
 #endif

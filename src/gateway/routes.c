@@ -498,7 +498,7 @@ static void get_openapi(lg_gateway *g, lg_conn *c) {
     lg_buf body = {0};
     lg_openapi_begin(&body);
     for (size_t i = 0; i < LG_COUNT(table); i++)
-        lg_openapi_route(&body, table[i].path, table[i].method, table[i].at);
+        lg_openapi_route(&body, g->model.name, table[i].path, table[i].method, table[i].at);
     lg_openapi_end(&body);
     send_body(g, c, LG_ROUTE_OPENAPI, 200, "", &body);
 }

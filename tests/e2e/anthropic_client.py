@@ -9,12 +9,10 @@ import sys
 import clients
 import server
 
-PINS = ["anthropic==0.75.0"]
-
 
 def body_of(row, **more):
     """The Messages request that renders to the row's prompt, greedy."""
-    body = {"model": server.NAME, "max_tokens": 400, "temperature": 0,
+    body = {"model": server.NAME, "max_tokens": 400, "extra_body": {"temperature": 0},
             "messages": [m for m in row["messages"] if m["role"] != "system"]}
     system = [m["content"] for m in row["messages"] if m["role"] == "system"]
     if system:
@@ -101,7 +99,7 @@ def count(client):
 
 def errors(client):
     import anthropic
-    for kind, more in ((anthropic.BadRequestError, {"messages": []}), (anthropic.BadRequestError, {"temperature": 1.5}),
+    for kind, more in ((anthropic.BadRequestError, {"messages": []}), (anthropic.BadRequestError, {"extra_body": {"temperature": 1.5}}),
                        (anthropic.NotFoundError, {"model": "claude"}), (anthropic.BadRequestError, {"max_tokens": 10**6})):
         try:
             client.messages.create(**{"model": server.NAME, "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}], **more})
@@ -113,7 +111,7 @@ def errors(client):
 
 def main():
     if len(sys.argv) == 1:
-        python = clients.venv("anthropic", PINS)
+        python = clients.venv("clients", clients.PY)
         with server.Server() as s:
             sys.exit(subprocess.run([python, __file__, "http://127.0.0.1:%d" % s.port]).returncode)
     import anthropic

@@ -9,8 +9,6 @@ import sys
 import clients
 import server
 
-PINS = ["openai==2.8.1"]
-
 
 def streamed_chat(client):
     row = next(r for r in server.evals("facts") if r["enable_thinking"] is False)
@@ -134,7 +132,7 @@ def errors(client):
 
 def main():
     if len(sys.argv) == 1:
-        python = clients.venv("openai", PINS)
+        python = clients.venv("clients", clients.PY)
         with server.Server() as s:
             sys.exit(subprocess.run([python, __file__, "http://127.0.0.1:%d/v1" % s.port]).returncode)
     import openai
