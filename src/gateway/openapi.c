@@ -49,43 +49,39 @@ static const struct {
     const char *schema;
 } inside[] = {
     {"messages", LG_AT_CHAT | LG_AT_TOKENIZE,
-     LIST(
-         "{'oneOf':[" OBJECT("'role':{'enum':['system','developer','user']},'content':" TEXTS(
-                                 "text"),
-                             "'required':['role','content'],") "," OBJECT("'role':{'const':'"
-                                                                          "assistant'},'"
-                                                                          "content'"
-                                                                          ":" MAYBE_STRING
-                                                                          ",'reasoning_content'"
-                                                                          ":" MAYBE_STRING
-                                                                          ",'tool_calls':" LIST(
-                                                                              CALL, ""),
-                                                                          "'required':['role']"
-                                                                          ",") "," OBJECT("'rol"
-                                                                                          "e':{"
-                                                                                          "'con"
-                                                                                          "st':"
-                                                                                          "'too"
-                                                                                          "l'},"
-                                                                                          "'too"
-                                                                                          "l_"
-                                                                                          "call"
-                                                                                          "_id'"
-                                                                                          ":" STRING
-                                                                                          ",'"
-                                                                                          "cont"
-                                                                                          "ent'"
-                                                                                          ":" TEXTS(
-                                                                                              "text"),
-                                                                                          "'req"
-                                                                                          "uire"
-                                                                                          "d':["
-                                                                                          "'rol"
-                                                                                          "e','"
-                                                                                          "cont"
-                                                                                          "ent'"
-                                                                                          "],") "]}",
-         "'minItems':1,")},
+     LIST("{'oneOf':[" OBJECT(
+              "'role':{'enum':['system','developer','user']},'content':" TEXTS("text"),
+              "'required':['role','content'],") "," OBJECT("'role':{'const':'"
+                                                           "assistant'},'"
+                                                           "content'"
+                                                           ":" MAYBE_STRING
+                                                           ",'reasoning_content'"
+                                                           ":" MAYBE_STRING
+                                                           ",'tool_calls':" LIST(CALL, ""),
+                                                           "'required':['role']"
+                                                           ",") "," OBJECT("'rol"
+                                                                           "e':{"
+                                                                           "'con"
+                                                                           "st':"
+                                                                           "'too"
+                                                                           "l'},"
+                                                                           "'too"
+                                                                           "l_"
+                                                                           "call"
+                                                                           "_id'"
+                                                                           ":" STRING ",'"
+                                                                           "cont"
+                                                                           "ent'"
+                                                                           ":" TEXTS("text"),
+                                                                           "'req"
+                                                                           "uire"
+                                                                           "d':["
+                                                                           "'rol"
+                                                                           "e','"
+                                                                           "cont"
+                                                                           "ent'"
+                                                                           "],") "]}",
+          "'minItems':1,")},
     {"messages", LG_AT_MESSAGES | LG_AT_COUNT,
      LIST(
          "{'oneOf':[" OBJECT("'role':{'enum':['user','assistant']},'content':" TEXTS("text"), "'required':['role','content'],") "," OBJECT(
@@ -107,26 +103,74 @@ static const struct {
                                                                                             "}",
          "'minItems':1,")},
     {"input", LG_AT_RESPONSES,
-     "{'anyOf':[" STRING
-     "," LIST("{'oneOf':[" OBJECT(
-                  "'type':{'const':'message'},'role':{'enum':['system','developer','user','"
-                  "assistant']},'content':" TEXTS("input_text"),
-                  "'required':['type','role','content'],") "," OBJECT("'type':{'const':'"
-                                                                      "function_call'},'call_"
-                                                                      "id':" STRING
-                                                                      ",'name':" NAME
-                                                                      ",'arguments':{'enum':['{"
-                                                                      "}','']}",
-                                                                      "'required':['type','"
-                                                                      "call_id','name','"
-                                                                      "arguments'],") "," OBJECT("'type':{'const':'function_call_output'},'call_id':" STRING
-                                                                                                 ",'output':" TEXTS(
-                                                                                                     "input_text"),
-                                                                                                 "'required':['type','call_id','output'],") "," OBJECT("'type':{'const':'reasoning'},'summary':" LIST(OBJECT("'type':{'const':'summary_text'},'text':" STRING,
-                                                                                                                                                                                                             "'required':['type','text'],"),
-                                                                                                                                                                                                      ""),
-                                                                                                                                                       "'required':['type'],") "]}",
-              "'minItems':1,") "]}"},
+     "{'anyOf':[" STRING "," LIST(
+         "{'oneOf':[" OBJECT(
+             "'type':{'const':'message'},'role':{'enum':['system','developer','user','"
+             "assistant']},'content':" TEXTS("input_text"),
+             "'required':['type','role','content'],") "," OBJECT("'type':{'const':'"
+                                                                 "function_call'},'call_"
+                                                                 "id':" STRING ",'name':" NAME
+                                                                 ",'arguments':{'enum':['{"
+                                                                 "}','']}",
+                                                                 "'required':['type','"
+                                                                 "call_id','name','"
+                                                                 "arguments'],") "," OBJECT("'t"
+                                                                                            "yp"
+                                                                                            "e'"
+                                                                                            ":{"
+                                                                                            "'c"
+                                                                                            "on"
+                                                                                            "st"
+                                                                                            "':"
+                                                                                            "'f"
+                                                                                            "un"
+                                                                                            "ct"
+                                                                                            "io"
+                                                                                            "n_"
+                                                                                            "ca"
+                                                                                            "ll"
+                                                                                            "_o"
+                                                                                            "ut"
+                                                                                            "pu"
+                                                                                            "t'"
+                                                                                            "},"
+                                                                                            "'c"
+                                                                                            "al"
+                                                                                            "l_"
+                                                                                            "id"
+                                                                                            "'"
+                                                                                            ":" STRING
+                                                                                            ",'"
+                                                                                            "ou"
+                                                                                            "tp"
+                                                                                            "ut"
+                                                                                            "'"
+                                                                                            ":" TEXTS(
+                                                                                                "input_text"),
+                                                                                            "'r"
+                                                                                            "eq"
+                                                                                            "ui"
+                                                                                            "re"
+                                                                                            "d'"
+                                                                                            ":["
+                                                                                            "'t"
+                                                                                            "yp"
+                                                                                            "e'"
+                                                                                            ",'"
+                                                                                            "ca"
+                                                                                            "ll"
+                                                                                            "_i"
+                                                                                            "d'"
+                                                                                            ",'"
+                                                                                            "ou"
+                                                                                            "tp"
+                                                                                            "ut"
+                                                                                            "']"
+                                                                                            ",") "," OBJECT("'type':{'const':'reasoning'},'summary':" LIST(OBJECT("'type':{'const':'summary_text'},'text':" STRING,
+                                                                                                                                                                  "'required':['type','text'],"),
+                                                                                                                                                           ""),
+                                                                                                            "'required':['type'],") "]}",
+         "'minItems':1,") "]}"},
     {"prompt", LG_AT_TEXT,
      "{'anyOf':[{'type':'string','minLength':1}," LIST(
          "{'type':'integer','minimum':0,'maximum':255}", "'minItems':1,") "]}"},
