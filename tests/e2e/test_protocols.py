@@ -4,6 +4,7 @@ import re
 import signal
 import unittest
 
+import clients
 import server
 
 HI = [{"role": "user", "content": "hi"}]
@@ -110,6 +111,14 @@ class Document(unittest.TestCase):
         for text, member in ((offered, "properties"), (refused, "x-refused")):
             told = {(name, letter) for name, where in re.findall(r"^\| `(\w+)` \| (\w+) \|", text, re.M) for letter in where}
             self.assertEqual(told, {(name, letters[p]) for p in known for name in known[p][member]})
+
+
+    def test_the_clients_are_those_of_the_tests(self):
+        with open(os.path.join(server.SOURCE, "docs", "SERVER.md"), encoding="utf-8") as f:
+            rows = re.findall(r"^\| [^|]+ \| (PyPI|npm) `([^`]+)` (\S+) \|", f.read(), re.M)
+        pins = [("PyPI", *p.split("==")) for p in clients.PY + clients.PY_LONG]
+        pins += [("npm", *p.rsplit("@", 1)) for p in clients.NPM + clients.AGENTS]
+        self.assertEqual(sorted(rows), sorted(p for p in pins if p[1] != "jsonschema"))
 
 
 class Budgets(unittest.TestCase):
