@@ -176,6 +176,21 @@ class ManyStreams(unittest.TestCase):
             print("1,000 streams of the bundled model: %.0f s, gateway %.1f %% of a core" % (wall, 100 * cpu / wall))
 
 
+class TokenDelay(unittest.TestCase):
+    """How long a token is on its way from the worker through link and gateway to a client that waits for it."""
+
+    def test_delay(self):
+        path, _ = server.script(tokens=200, slots=64, step_us=5000, extra="stamp 1")
+        with server.scripted(path=path) as s:
+            for n in (1, 64):
+                out = subprocess.run([os.path.join(server.BUILD, "tests", "bench", "bench_gateway"), str(s.port), str(n)],
+                                     capture_output=True, text=True, timeout=120)
+                self.assertEqual(out.returncode, 0, out.stderr)
+                r = json.loads(out.stdout)
+                self.assertEqual(r["tokens"], 200 * n)
+                print("token delay, %(streams)d streams: p50 %(p50_us)d us, p90 %(p90_us)d us, p99 %(p99_us)d us, max %(max_us)d us" % r)
+
+
 class ManyIdle(unittest.TestCase):
     def test_idle_connections(self):
         n = 10000 if LONG else 500

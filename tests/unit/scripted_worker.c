@@ -6,6 +6,7 @@
  *     step_us N        pause before each round          crash ID   a prompt with this id ends the process by SIGKILL
  *     version N        spoken in HELLO                  garbage N  N bytes that are no frame come after READY
  *     fail N           answers end with an error after N tokens
+ *     stamp 1          the text of a token is "T|" with the time at which it was made, in microseconds (CLOCK_MONOTONIC)
  *     token ID TEXT    the answer to every request, in order; "\n" in TEXT is a line end
  *     when "TEXT"      the next answer is for prompts that hold TEXT; several must all be there
  *     say "TEXT"       an answer as text, in the tokens of the model's own tokenizer; ends what `when` began
@@ -48,7 +49,7 @@ typedef struct request {
 
 typedef struct worker {
     int fd;
-    uint32_t n_ctx, n_slot, step_us, crash_id, version, n_garbage, fail;
+    uint32_t n_ctx, n_slot, step_us, crash_id, version, n_garbage, fail, stamp;
     answer plain;              /* the `token` lines */
     answer answer[MAX_ANSWER]; /* the `say` lines; [n_answer] is being made */
     uint32_t n_answer;
@@ -149,6 +150,7 @@ static bool load(worker *w, const char *path, const char *model) {
         if (strcmp(word, "garbage") == 0) w->n_garbage = v;
         if (strcmp(word, "crash") == 0) w->crash_id = v;
         if (strcmp(word, "fail") == 0) w->fail = v;
+        if (strcmp(word, "stamp") == 0) w->stamp = v;
         if (strcmp(word, "token") != 0) continue;
         char *text = line + at + (line[at] == ' ');
         unescape(text);
@@ -239,6 +241,8 @@ static void take(worker *w, const lg_link_msg *m) {
 static void step(worker *w) {
     if (w->step_us) lg_clock_sleep_us(w->step_us);
     if (w->deadly) raise(SIGKILL);
+    char stamp[32];
+    snprintf(stamp, sizeof stamp, "%llu|", (unsigned long long)lg_clock_us());
     for (uint32_t i = 0, n = w->n_live < w->n_slot ? w->n_live : w->n_slot; i < n;) {
         request *r = &w->live[i];
         const answer *a = r->answer;
@@ -247,7 +251,7 @@ static void step(worker *w) {
         bool failed = w->fail && at >= w->fail;
         if (at < a->n_token && !failed) {
             e.token = a->token[at].id;
-            e.text = a->token[at].text;
+            e.text = w->stamp ? stamp : a->token[at].text;
             e.len_bytes = strlen(e.text);
             lg_link_put_event(&w->out, r->id, &e);
             r->n_produced++;
