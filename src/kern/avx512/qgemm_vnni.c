@@ -1,6 +1,6 @@
 /* qgemm_vnni.c - qgemm by vpdpbusd, 16 channels a register.
  *
- * A group of a panel, or of two, becomes bytes in the first-level cache (qwide_vnni.h); then all rows pass over it, six at a
+ * More than VG_FEW rows (fewer: qfew_vnni.c).  A group of a panel, or of two, becomes bytes in the first-level cache (qwide_vnni.h); then all rows pass over it, six at a
  * time.  Four products add up in 32 bits; how many more may join them before a scale is multiplied in depends on the type:
  *   - a sum that fits 16 bits is scaled and added by one vpdpwssd (the scale's upper word is 0): Q4_K after 16 channels; Q6_K
  *     after 8, once 32 x the sum of the 8 inputs is taken off
@@ -10,38 +10,12 @@
  * Sums of up to VG_ROW rows wait in a buffer on the stack between groups.  Test: tests/unit/test_qgemm.c; what else was
  * tried: docs/EXPERIMENTS.md */
 #include "kern/avx512/avx512.h"
-#include "kern/avx512/qwide_vnni.h"
-
-#include "base/num.h"
-
-#include <immintrin.h>
-#include <math.h>
-#include <string.h>
-
-#define FORCED inline __attribute__((always_inline))
-#define INLINE static FORCED
-
-/* What is indexed by the counter of an unrolled loop stays in registers. */
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#define ROLL   _Pragma("clang loop unroll(disable)")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#define ROLL   _Pragma("GCC unroll 1")
-#endif
+#include "kern/avx512/qrows_vnni.h"
 
 #define VG_ROW   96   /* rows that pass over a widened group */
 #define VG_TILE  6    /* rows of a tile: with two panels, 12 sums and 12 sums of a run */
 #define VG_P     2    /* panels of a tile */
 #define VG_AHEAD 4096 /* bytes */
-
-/* One row at the current group; acc: its float sums for the panels of a tile. */
-typedef struct vrow {
-    const int8_t *v8;
-    const int16_t *sum, *sum16;
-    const float *d;
-    float (*acc)[LG_NR];
-} vrow;
 
 /* How a type is multiplied. */
 typedef struct vkind {
@@ -61,35 +35,14 @@ typedef struct vtile {
     int n_p, n_part, offset;
 } vtile;
 
-INLINE __m512i load_i(const void *p) {
-    return *(const __m512i *)p;
-}
-
-/* Sums of pairs of words: acc += w x.  In assembly, so that gcc does not move sums between registers. */
-INLINE void dot_words(__m512i *acc, __m512i w, __m512i x) {
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(*acc) : "v"(w), "v"(x));
-}
-
 /* ---- tiles ---- */
 
-/* What a row's sums start with: -offset x the sum of the inputs, for each n_k of 256 input channels.  With n_k = 8 in every
- * other element. */
+/* What a row's sums start with: see starts_of_eight and starts_of_32. */
 INLINE void row_starts(const vkind k, const vrow *x, int n_part, int offset, int32_t *start) {
-    if (k.n_k == 8) {
-        for (int i = 0; i < 4; i++) { /* sums of eight v + 128, in 64 bits each */
-            __m512i v = _mm512_loadu_si512(x->v8 + 64 * i);
-            v = _mm512_xor_si512(v, _mm512_set1_epi8(-128));
-            v = _mm512_sad_epu8(v, _mm512_setzero_si512());
-            v = _mm512_slli_epi32(v, 5); /* offset 32 */
-            _mm512_store_si512(start + 16 * i,
-                               _mm512_sub_epi32(_mm512_set1_epi32(1024 * 32), v));
-        }
-    } else {
-        __mmask8 some = (__mmask8)((1u << (k.small ? n_part : 8)) - 1u);
-        __m256i v = _mm256_cvtepi16_epi32(_mm_maskz_loadu_epi16(some, x->sum));
-        v = _mm256_mullo_epi32(v, _mm256_set1_epi32(-offset));
-        _mm256_store_si256((__m256i *)(void *)start, v);
-    }
+    if (k.n_k == 8)
+        starts_of_eight(x, start);
+    else
+        starts_of_32(x, k.small ? n_part : 8, offset, start);
 }
 
 /* The sums of 32 inputs, negative, as floats. */
@@ -97,27 +50,6 @@ INLINE void row_minus_sums(const vrow *x, int n_part, float *minus) {
     __m128i v = _mm_maskz_loadu_epi16((__mmask8)((1u << n_part) - 1u), x->sum);
     v = _mm_sub_epi16(_mm_setzero_si128(), v);
     _mm256_store_ps(minus, _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(v)));
-}
-
-/* acc = fmaf((float)sum, d * dx, acc) */
-INLINE __m512 add_scaled(__m512 acc, __m512i sum, const float *d, float dx) {
-    __m512 t = _mm512_mul_ps(_mm512_load_ps(d), _mm512_set1_ps(dx));
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), t, acc);
-}
-
-/* acc = fmaf(-sum, m * dx, acc) */
-INLINE __m512 sub_scaled(__m512 acc, __m512 sum, const float *m, float dx) {
-    __m512 t = _mm512_mul_ps(_mm512_load_ps(m), _mm512_set1_ps(dx));
-    return _mm512_fnmadd_ps(sum, t, acc);
-}
-
-/* The mins of eight runs times the sums of the runs' inputs. */
-INLINE __m512 min_sum(const lg_vwide *t, const vrow *x) {
-    __m512i s = _mm512_setzero_si512();
-    for (int p = 0; p < 4; p++)
-        s = _mm512_dpwssd_epi32(s, load_i(t->pair[p]),
-                                _mm512_set1_epi32((int)lg_num_load32(x->sum + 2 * p)));
-    return _mm512_cvtepi32_ps(s);
 }
 
 /* n_row rows and n_p panels in registers. */
@@ -264,43 +196,11 @@ static tiles_fn *tiles_of_type(lg_dtype type) {
 
 /* ---- a call ---- */
 
-/* The arguments of one call, for at most VG_ROW rows. */
-typedef struct vgemm {
-    const lg_mat *w;
-    const lg_qrows *x;
-    const uint32_t *row_idx;
-    uint32_t row0, n_row;
-    float *y;
-    size_t ld_y, group_bytes, panel_bytes;
-} vgemm;
-
-static void row_start(const vgemm *g, uint32_t i, vrow *row, float (*acc)[LG_NR]) {
-    uint32_t r = g->row0 + i;
-    lg_qrows x = lg_qrows_at(g->x, g->row_idx ? g->row_idx[r] : r);
-    *row = (vrow){x.v8, x.sum, x.sum16, x.d, acc};
-    memset(acc, 0, VG_P * sizeof *acc);
-}
-
-static void row_next(vrow *row, uint32_t n_k, uint32_t n_group) {
-    row->v8 += n_k;
-    row->sum += n_k / 32;
-    row->sum16 += n_k / 16;
-    row->d += n_group;
-}
-
 /* Ask for the bytes that follow a group at some distance: unpacking and multiplying alternate, which the processor's own
  * prefetching does not keep up with. */
 static void prefetch(const uint8_t *group, size_t len_bytes) {
     for (size_t i = 0; i < len_bytes; i += 64)
         _mm_prefetch((const char *)group + VG_AHEAD + i, _MM_HINT_T0);
-}
-
-static void store(const vgemm *g, uint32_t panel, const vrow *row, int p) {
-    uint32_t c0 = panel * LG_NR, n_ch = g->w->n_out - c0 < LG_NR ? g->w->n_out - c0 : LG_NR;
-    __mmask16 some = (__mmask16)((1u << n_ch) - 1u);
-    for (uint32_t i = 0; i < g->n_row; i++)
-        _mm512_mask_storeu_ps(g->y + (g->row0 + i) * g->ld_y + c0, some,
-                              _mm512_load_ps(row[i].acc[p]));
 }
 
 /* n_p panels from `panel`. */
@@ -313,7 +213,11 @@ static void run_panels(const vgemm *g, uint32_t panel, int n_p) {
     uint32_t n_k = lg_dtype_row_group(g->w->type), n_group = g->w->n_in / n_k;
     uint32_t step = LG_MAX_BLOCK / n_k, n_widen = lg_dtype_block(g->w->type) / n_k;
     const uint8_t *group = (const uint8_t *)g->w->panel + panel * g->panel_bytes;
-    for (uint32_t i = 0; i < g->n_row; i++) row_start(g, i, &row[i], acc[i]);
+    for (uint32_t i = 0; i < g->n_row; i++) {
+        row[i] = row_of(g, i);
+        row[i].acc = acc[i];
+        memset(acc[i], 0, sizeof acc[i]);
+    }
     for (uint32_t b = 0; b < n_group; b += step) {
         uint32_t n_part = n_group - b < step ? n_group - b : step;
         vtile a = {t, row, g->n_row, n_p, (int)n_part, lg_vwide_offset(g->w->type)};
@@ -326,10 +230,9 @@ static void run_panels(const vgemm *g, uint32_t panel, int n_p) {
         run(&a);
         for (uint32_t i = 0; i < g->n_row; i++) row_next(&row[i], n_k * n_part, n_part);
     }
-    for (int p = 0; p < n_p; p++) {
-        for (uint32_t i = 0; i < g->n_row; i++) row[i].acc = acc[i];
-        store(g, panel + (uint32_t)p, row, p);
-    }
+    for (int p = 0; p < n_p; p++)
+        for (uint32_t i = 0; i < g->n_row; i++)
+            store_row(g, panel + (uint32_t)p, i, _mm512_load_ps(acc[i][p]));
 }
 
 void lg_qgemm_avx512vnni(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
@@ -340,8 +243,12 @@ void lg_qgemm_avx512vnni(const lg_mat *w, uint32_t panel0, uint32_t n_panel, con
         g.n_row = n_row - r < VG_ROW ? n_row - r : VG_ROW;
         g.group_bytes = LG_NR * lg_dtype_block_bytes(w->type);
         g.panel_bytes = lg_dtype_panel_bytes(w->type, w->n_in);
+        if (g.n_row <= VG_FEW) {
+            lg_qgemm_vnni_few(&g, panel0, n_panel);
+            continue;
+        }
         for (uint32_t p = panel0, end = panel0 + n_panel; p < end;) {
-            int n_p = g.n_row > 1 && end - p >= VG_P ? VG_P : 1;
+            int n_p = end - p >= VG_P ? VG_P : 1;
             run_panels(&g, p, n_p);
             p += (uint32_t)n_p;
         }
