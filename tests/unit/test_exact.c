@@ -5,6 +5,7 @@
  * The models are tiny-moe (8 layers, two value heads a key head), tiny-moe-fp8 and tiny-dense-r3 (three value heads), and
  * tiny-moe and a bundled model with every matrix rounded to block types, whose products are of integers; the
  * keys and values are kept in each type.  The prompt's length is no multiple of a page, a block of GDN rows or a block of query rows. */
+#include "few.h"
 #include "quant_fit.h"
 #include "rig.h"
 
@@ -50,6 +51,10 @@ static exact_model models[] = {
     {.name = "tiny-qwen35moe", .folder = "models", .kv = LG_F16, .quant = true},
 };
 static const place home = {1, {0, 1, 2}};
+
+static bool few(void) {
+    return test_few("a part of the splits, cuts and mixes");
+}
 
 static lg_backend *open_backend(const exact_model *m, int n_thread, const char *level) {
     lg_backend *be = NULL;
@@ -183,6 +188,7 @@ static void test_every_split_length(void **state) {
         result r = take_result(m);
         lg_backend *be = open_backend(m, 2, NULL);
         for (uint32_t chunk = 1; chunk <= 80; chunk++) {
+            if (few() && chunk % 9 != 1 && chunk % 32 > 1) continue;
             run_alone(m, be, 0, &home, chunk, r.logits, r.state);
             expect_same(m, 0, r.logits, r.state, "steps of", chunk);
         }
@@ -199,7 +205,7 @@ static void test_two_segments(void **state) {
         uint32_t n_vocab = m->w->cfg.n_vocab;
         result r = take_result(m);
         lg_backend *be = open_backend(m, 2, NULL);
-        for (uint32_t cut = 1; cut < N_TOK; cut += m->w->cfg.n_expert ? 6 : 1) {
+        for (uint32_t cut = 1; cut < N_TOK; cut += few() ? 17 : m->w->cfg.n_expert ? 6 : 1) {
             lg_step_out out = {0};
             rig_seq a = {2, 0, home.page, SEQ_PAGE, m->tok[0], cut, 0};
             rig_seq b = {2, cut, home.page, SEQ_PAGE, m->tok[0] + cut, N_TOK - cut, 1};
@@ -230,6 +236,7 @@ static void test_levels_and_threads(void **state) {
                 continue;
             }
             for (int n_thread = 1; n_thread <= 3; n_thread++) {
+                if (few() && n_thread != 2) continue;
                 lg_backend *be = open_backend(m, n_thread, level);
                 for (size_t c = 0; c < LG_COUNT(chunk); c++) {
                     /* ref is slow: one cut for each number of threads. */
@@ -327,7 +334,7 @@ static void test_ragged_mixes_with_places_shuffled(void **state) {
         result r = take_result(m);
         lg_backend *be = open_backend(m, 2, NULL);
         /* The pools are not cleaned between mixes: what the last one left must not matter either. */
-        for (uint64_t seed = 1; seed <= 12; seed++) {
+        for (uint64_t seed = 1; seed <= (few() ? 8 : 12); seed += few() ? 3 : 1) {
             if (seed == 7) rig_poison(be);
             run_mix(m, be, seed, &r);
         }
@@ -366,7 +373,7 @@ static void test_snapshots_at_every_position(void **state) {
         result r = take_result(m);
         lg_backend *be = open_backend(m, 2, NULL);
         const float *want = m->logits[0] + (size_t)(N_TOK - 1) * m->w->cfg.n_vocab;
-        for (uint32_t cut = 1; cut < N_TOK; cut += m->w->cfg.n_expert ? 3 : 1) {
+        for (uint32_t cut = 1; cut < N_TOK; cut += few() ? 11 : m->w->cfg.n_expert ? 3 : 1) {
             uint32_t next = cut + 1 + cut % 40, n = next < N_TOK ? 2 : 1;
             lg_batch_save save[2] = {{cut, 3}, {next, 1}};
             const float *got = run_saving(m, be, 2, home.page, 0, N_TOK, save, cut % 2 ? n : 0);

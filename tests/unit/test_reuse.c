@@ -1,5 +1,5 @@
 /* test_reuse.c - the same answer however it was come by: cold, warm, in company, in pieces, after evictions, after a cancel,
- * continued from produced ids.
+ * continued from produced ids, put back into the queue at any point, with a snapshot and without.
  *
  * Compared for each prompt: the greedy ids and a hash of every logits row they were chosen from, bit for bit.  Prompts: the
  * 200 evaluation chats of the bundled model, and 120 random texts with shared beginnings for the golden model tiny-moe.
@@ -9,6 +9,8 @@
 #include "base/base.h"
 #include "base/num.h"
 #include "engine_rig.h"
+#include "few.h"
+#include "model/text.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,6 +104,10 @@ static const lg_backend_ops noting = {.plan = lg_backend_plan_bytes,
 
 /* ---- prompts ---- */
 
+static bool few(void) {
+    return test_few("every fifth prompt");
+}
+
 static void read_chats(bench *b) {
     static char line[1 << 16];
     char path[1024];
@@ -109,8 +115,9 @@ static void read_chats(bench *b) {
     snprintf(path, sizeof path, "%s/tests/data/eval.jsonl", root ? root : ".");
     FILE *f = fopen(path, "r");
     if (!f) fail_msg("%s: cannot be read", path);
-    while (fgets(line, sizeof line, f)) {
+    for (uint32_t k = 0; fgets(line, sizeof line, f); k++) {
         lg_json_doc *doc;
+        if (few() && k % 5) continue;
         text *t = &b->text[b->n_text++];
         uint64_t id;
         assert_int_equal(lg_json_parse(line, strlen(line), 64, path, &doc, NULL), LG_OK);
@@ -122,12 +129,12 @@ static void read_chats(bench *b) {
         lg_json_close(&doc);
     }
     fclose(f);
-    assert_int_equal(b->n_text, 200);
+    assert_int_equal(b->n_text, few() ? 40 : 200);
 }
 
 /* 120 texts, many of which begin as an earlier one does. */
 static void make_texts(bench *b) {
-    for (b->n_text = 0; b->n_text < 120; b->n_text++) {
+    for (b->n_text = 0; b->n_text < (few() ? 24 : 120); b->n_text++) {
         text *t = &b->text[b->n_text];
         uint64_t r = lg_num_rng(5, 0, b->n_text, 0);
         const text *from = &b->text[b->n_text ? r % b->n_text : 0];
@@ -348,7 +355,7 @@ static void test_after_evictions(void **state) {
         }
         lg_stats st;
         lg_get_stats(b->eng, &st);
-        assert_true(st.n_evicted > 100);
+        assert_true(st.n_evicted > b->n_text / 2);
         close_bench(b);
     }
 }
@@ -367,6 +374,38 @@ static void test_after_cancels(void **state) {
         run_all(b, false);
         expect_same(b, "after a cancel");
         close_bench(b);
+    }
+}
+
+/* Put a sequence back now and then: in a prompt and in an answer, with a snapshot of where it is and without. */
+static uint32_t run_putting_back(bench *b) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->n_text; i++) submit(b, i, 0);
+    for (uint32_t k = 0; lg_step(b->eng) == LG_OK; k++) {
+        fetch(b);
+        uint64_t x = lg_num_rng(8, k, 0, 0);
+        for (uint32_t i = 0; i < x % 3 && b->eng->n_run && k % 2; i++, n++)
+            lg_admit_put_back(b->eng, b->eng->run[(x >> 8) % b->eng->n_run], x >> 32 & 1);
+    }
+    fetch(b);
+    return n;
+}
+
+static void test_put_back(void **state) {
+    (void)state;
+    EACH(b) {
+        for (uint32_t cache = 0; cache < 2; cache++) {
+            open_bench(b, &(setting){.n_seq = 6, .n_batch_tok = 40, .no_cache = !cache});
+            uint32_t n = run_putting_back(b);
+            lg_stats st;
+            lg_get_stats(b->eng, &st);
+            print_message("  put back %u times, %u with a snapshot, %u tokens computed again\n",
+                          n, (uint32_t)st.n_preempt_kept, (uint32_t)st.n_again_tok);
+            assert_true(n > b->n_text / 2 && st.n_again_tok > 0);
+            assert_true(cache ? st.n_preempt_kept > 0 : st.n_preempt_kept == 0);
+            expect_same(b, cache ? "put back" : "put back, nothing kept");
+            close_bench(b);
+        }
     }
 }
 
@@ -409,6 +448,73 @@ static void test_copies_of_one_prompt(void **state) {
     close_bench(b);
 }
 
+/* ---- code words ---- */
+
+#define MAX_WORD 64
+
+static uint32_t code_of(uint32_t i) {
+    return 100 + (uint32_t)((i * 577 + 311) % 900);
+}
+
+/* Chats that each know one number: all asked at once, nobody says another's. */
+static void test_code_words_stay_with_their_owners(void **state) {
+    (void)state;
+    static const uint32_t n_word[] = {2, 3, 4, 8, 16, 64};
+    bench *b = &benches[0];
+    lg_err err = {0};
+    char path[1024];
+    const char *root = getenv("LG_SOURCE_DIR");
+    lg_text *chat;
+    static text keep[MAX_TEXT];
+    static outcome cold[MAX_TEXT];
+    uint32_t n_text = b->n_text, n_right = 0, n_all = 0;
+    snprintf(path, sizeof path, "%s/%s", root ? root : ".", b->path);
+    if (lg_text_open(path, &chat, &err)) fail_msg("%s", err.msg);
+    memcpy(keep, b->text, sizeof keep);
+    memcpy(cold, b->cold, sizeof cold);
+    for (uint32_t i = 0; i < MAX_WORD; i++) {
+        char json[512];
+        uint32_t *ids;
+        size_t n_id;
+        snprintf(json, sizeof json,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"The code for river is %u.\\n"
+                 "What is the code for river?\"}],\"enable_thinking\":false}",
+                 code_of(i));
+        if (lg_text_chat(chat, json, strlen(json), &ids, &n_id, &err)) fail_msg("%s", err.msg);
+        assert_true(n_id < MAX_PROMPT);
+        memcpy(b->text[i].ids, ids, n_id * sizeof *ids);
+        b->text[i].n_id = (uint32_t)n_id;
+        lg_free(ids);
+    }
+    open_bench(b, &(setting){.n_seq = 64});
+    for (uint32_t k = 0; k < LG_COUNT(n_word); k++) {
+        b->n_text = n_word[k];
+        run_all(b, false);
+        for (uint32_t i = 0; i < b->n_text; i++, n_all++) {
+            char *said, code[8];
+            size_t len;
+            assert_int_equal(
+                lg_text_decode(chat, b->got[i].id, b->got[i].n, false, &said, &len, &err),
+                LG_OK);
+            for (uint32_t j = 0; j < b->n_text; j++) {
+                snprintf(code, sizeof code, "%u", code_of(j));
+                bool there = strstr(said, code) != NULL;
+                if (there && j != i)
+                    fail_msg("%u at once: number %u said %s: %s", b->n_text, i, code, said);
+                n_right += there;
+            }
+            lg_free(said);
+        }
+    }
+    print_message("  %u of %u chats said their own number, none another's\n", n_right, n_all);
+    assert_true(n_right > n_all * 3 / 4);
+    close_bench(b);
+    lg_text_close(&chat);
+    memcpy(b->text, keep, sizeof keep);
+    memcpy(b->cold, cold, sizeof cold);
+    b->n_text = n_text;
+}
+
 /* The harness notices what it is there for. */
 static void test_mutations_show(void **state) {
     (void)state;
@@ -418,9 +524,16 @@ static void test_mutations_show(void **state) {
             run_all(b, false);
             run_all(b, false);
             uint32_t n = n_different(b);
-            print_message("  %s: %u of %u prompts differ %s\n", b->name, n, b->n_text,
-                          fault == LATE ? "when snapshots come late" : "without the state");
+            const char *what = fault == LATE ? "when snapshots come late" : "without the state";
+            print_message("  %s: %u of %u prompts differ %s\n", b->name, n, b->n_text, what);
             assert_true(n > b->n_text / 4);
+            close_bench(b);
+            open_bench(b, &(setting){.n_seq = 6, .n_batch_tok = 40});
+            run_putting_back(b);
+            n = n_different(b);
+            print_message("  %s, put back: %u of %u prompts differ %s\n", b->name, n, b->n_text,
+                          what);
+            assert_true(n > 0);
             close_bench(b);
         }
         fault = NO_FAULT;
@@ -578,7 +691,8 @@ static void test_random_lives_leave_no_trace(void **state) {
     r = open_rig(opt);
     uint64_t before = 0;
     uint32_t mark = lg_tokenizer_added(r->tok, "<|im_start|>");
-    for (uint32_t round = 0; round < 60; round++) {
+    uint32_t n_round = few() ? 12 : 60;
+    for (uint32_t round = 0; round < n_round; round++) {
         for (uint32_t i = 0; i < 40; i++) {
             uint64_t x = lg_num_rng(round, 0, i, 7);
             uint32_t n = 1 + (uint32_t)(x >> 8) % 600;
@@ -604,7 +718,7 @@ static void test_random_lives_leave_no_trace(void **state) {
         "  %u pages (%u used alone), %llu of %llu prompt tokens reused, %llu evicted\n",
         r->eng->info.n_page, n_page, (unsigned long long)st.n_hit_tok,
         (unsigned long long)st.n_prompt_tok, (unsigned long long)st.n_evicted);
-    assert_true(st.n_hit_tok > 0 && st.n_evicted > 100);
+    assert_true(st.n_hit_tok > 0 && st.n_evicted > n_round);
     assert_int_equal(st.n_page_free, r->eng->info.n_page);
     assert_int_equal(st.n_slot_free, 5);
     lg_prefix_clear(&r->eng->home->prefix);
@@ -619,8 +733,10 @@ int main(void) {
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_after_evictions),
         cmocka_unit_test(test_after_cancels),
+        cmocka_unit_test(test_put_back),
         cmocka_unit_test(test_continued),
         cmocka_unit_test(test_copies_of_one_prompt),
+        cmocka_unit_test(test_code_words_stay_with_their_owners),
         cmocka_unit_test(test_mutations_show),
         cmocka_unit_test(test_how_much_is_computed_again),
         cmocka_unit_test(test_every_length_asked_again),
