@@ -14,7 +14,7 @@
 #define FADE       0.985 /* of what is known, each step of its kind */
 #define DAMP       0.05  /* of one step, towards the last solution */
 #define DEPTH_UNIT 1024.0
-#define LATE       0.04 /* share of steps that may take longer than predicted times margin */
+#define LATE       0.02 /* share of steps that may take longer than predicted times margin */
 #define PACE       0.03 /* of margin's walk */
 
 void lg_cost_init(lg_cost *c, uint32_t n_expert, uint32_t n_expert_tok, double copy_us) {

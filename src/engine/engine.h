@@ -256,7 +256,7 @@ typedef struct lg_sched {
  * stall_us, but at least LG_SCHED_MIN_CHUNK. */
 void lg_sched_plan(lg_engine *eng);
 
-#define LG_SCHED_MIN_CHUNK 16
+#define LG_SCHED_MIN_CHUNK 4
 
 /* ---- reuse.c ---- */
 

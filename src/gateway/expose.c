@@ -74,6 +74,8 @@ void lg_expose_metrics(const lg_gateway *g, lg_buf *b) {
         {"lignum_worker_up", "gauge", "1 while the worker takes requests.", up},
         {"lignum_worker_restarts_total", "counter", "Times the worker was started again.",
          lg_supervise_n_restart(g->sup)},
+        {"lignum_worker_slots", "gauge", "Sequence slots.", info->n_seq},
+        {"lignum_worker_pages", "gauge", "KV pages.", info->n_page},
         {"lignum_worker_slots_free", "gauge", "Free sequence slots (worker's last report).",
          w->n_slot_free},
         {"lignum_worker_pages_free", "gauge", "Free KV pages (worker's last report).",

@@ -1,0 +1,377 @@
+/* bench_engine.c - what the engine costs beside its backend, and what its scheduler and its kept texts are worth.
+ *
+ *     bench_engine overhead            microseconds a step outside the backend, 64 to 1,024 sequences (a backend that does nothing)
+ *     bench_engine lookup              of texts among a million kept tokens
+ *     bench_engine stall [N]           gaps between tokens while a prompt of N (16384) tokens is read, at bounds of 3, 8 and 16 times
+ *                                      the idle gap
+ *     bench_engine cache               requests a second at 64 users, kept texts on beside off
+ *
+ * stall and cache run the model of LG_MODEL (models/tiny-qwen35moe) on one thread, and the engine's clock is the processor
+ * time of that thread, so that other work on the machine disturbs less. */
+#include "base/base.h"
+#include "engine/engine.h"
+#include "model/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static uint64_t cpu_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static double cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static void die(const char *what, const lg_err *err) {
+    fprintf(stderr, "bench_engine: %s: %s\n", what, err->msg);
+    exit(1);
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double quantile(double *v, size_t n, double q) {
+    qsort(v, n, sizeof *v, by_value);
+    size_t i = (size_t)(q * (double)n);
+    return v[i < n ? i : n - 1];
+}
+
+/* ---- a backend that does nothing ---- */
+
+static double inside_ns; /* time in its step */
+
+struct lg_backend {
+    int none;
+};
+
+static void null_plan(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
+                      lg_backend_plan *plan) {
+    (void)cfg, (void)opt, (void)n_thread;
+    *plan = (lg_backend_plan){.page_bytes = 64, .slot_bytes = 64, .snap_bytes = 64};
+}
+
+static lg_status null_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
+                           lg_backend **be, lg_err *err) {
+    (void)w, (void)opt, (void)pool, (void)err;
+    static lg_backend none;
+    *be = &none;
+    return LG_OK;
+}
+
+static void null_close(lg_backend **be) {
+    *be = NULL;
+}
+
+static lg_status null_step(lg_backend *be, const lg_batch *batch, lg_step_out *out) {
+    double start = cpu_ns();
+    (void)be;
+    for (uint32_t i = 0; i < batch->n_seq; i++)
+        if (batch->seq[i].sampler) out->sampled[i] = (lg_sampled){.id = 300 + i % 1000};
+    inside_ns += cpu_ns() - start;
+    return LG_OK;
+}
+
+static void null_copy(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
+                      uint32_t snap) {
+    (void)be, (void)owner, (void)slot, (void)n_tok, (void)snap;
+}
+
+static void null_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to) {
+    (void)be, (void)owner, (void)from, (void)to;
+}
+
+static const lg_backend_ops nothing = {.plan = null_plan,
+                                       .open = null_open,
+                                       .close = null_close,
+                                       .step = null_step,
+                                       .save = null_copy,
+                                       .load = null_copy,
+                                       .copy_page = null_page};
+
+/* ---- engines ---- */
+
+typedef struct model {
+    const char *path;
+    lg_tokenizer *tok;
+    lg_weights *w;
+    lg_pool *pool;
+} model;
+
+static model load(bool weights) {
+    lg_err err = {0};
+    model m = {.path = getenv("LG_MODEL") ? getenv("LG_MODEL") : "models/tiny-qwen35moe"};
+    if (lg_tokenizer_open(m.path, &m.tok, &err) || lg_pool_open(1, &m.pool, &err))
+        die(m.path, &err);
+    if (weights && lg_weights_open(m.path, m.pool, NULL, NULL, &m.w, &err)) die(m.path, &err);
+    return m;
+}
+
+static void unload(model *m) {
+    lg_weights_close(&m->w);
+    lg_tokenizer_close(&m->tok);
+    lg_pool_close(&m->pool);
+}
+
+static lg_engine *open_engine(const model *m, const lg_backend_ops *ops, lg_weights *w,
+                              const lg_options *opt) {
+    lg_err err = {0};
+    lg_engine *eng;
+    lg_engine_parts parts = {.ops = ops,
+                             .w = w,
+                             .pool = m->pool,
+                             .n_thread = 1,
+                             .tok = m->tok,
+                             .name = "bench",
+                             .clock_us = cpu_us};
+    uint32_t n_token = lg_tokenizer_n_id(m->tok);
+    if (n_token > w->cfg.n_vocab) n_token = w->cfg.n_vocab;
+    if (lg_budget_fit(&w->cfg, opt, 0, UINT64_C(3) << 30, false, n_token, 1, ops->plan,
+                      &parts.budget, &err))
+        die("budget", &err);
+    parts.budget.stall_us = opt->max_stall_us;
+    if (lg_engine_open(&parts, &eng, &err)) die("open", &err);
+    return eng;
+}
+
+static uint64_t submit(lg_engine *eng, const uint32_t *ids, uint32_t n_id, uint32_t n_new) {
+    lg_err err = {0};
+    uint64_t id;
+    lg_request req = {.ids = ids, .n_id = n_id, .max_tokens = n_new};
+    lg_params_init(eng, &req.params);
+    req.params.temperature = 0.0f;
+    req.params.ignore_eos = true;
+    if (lg_submit(eng, &req, &id, &err)) die("submit", &err);
+    return id;
+}
+
+/* One step and its events; tokens and ends of `watch` (0: of all). */
+static uint32_t step(lg_engine *eng, uint64_t watch, uint32_t *n_end) {
+    lg_event e;
+    uint32_t n = 0;
+    if (lg_step(eng) < 0) exit(1);
+    while (lg_next_event(eng, &e) == LG_OK) {
+        if (watch && e.id != watch) continue;
+        if (e.kind == LG_EVENT_TOKEN) n++;
+        if (e.kind == LG_EVENT_DONE && n_end) ++*n_end;
+    }
+    return n;
+}
+
+static void fill(uint32_t *ids, uint32_t n, uint64_t seed) {
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = 300 + (uint32_t)(lg_num_rng(seed, 0, i, 0) % 3000);
+}
+
+/* ---- overhead ---- */
+
+static void overhead(void) {
+    static uint32_t ids[1024];
+    model m = load(false);
+    lg_weights w = {
+        .cfg = {.n_vocab = 4096, .n_ctx_max = 8192, .top_p = 1, .repetition_penalty = 1}};
+    printf("sequences   us a step outside the backend   a sequence\n");
+    for (uint32_t n_seq = 1; n_seq <= 1024; n_seq *= n_seq == 1 ? 16 : n_seq == 16 ? 4 : 2) {
+        double us[5];
+        lg_engine *eng = open_engine(
+            &m, &nothing, &w,
+            &(lg_options){
+                .n_ctx = 4096, .n_seq = n_seq, .n_batch_tok = 2048, .max_stall_us = 100000});
+        for (uint32_t i = 0; i < n_seq; i++) {
+            fill(ids, 1024, i);
+            submit(eng, ids, 900 + i % 100, 2500);
+        }
+        while (step(eng, 0, NULL) < n_seq) {
+        }
+        for (uint32_t r = 0; r < 5; r++) {
+            inside_ns = 0;
+            double start = cpu_ns();
+            for (uint32_t i = 0; i < 200; i++) step(eng, 0, NULL);
+            us[r] = (cpu_ns() - start - inside_ns) / 200 * 1e-3;
+        }
+        double mid = quantile(us, 5, 0.5);
+        printf("%9u   %29.1f   %10.3f\n", n_seq, mid, mid / n_seq);
+        lg_close(&eng);
+    }
+    unload(&m);
+}
+
+/* ---- look-up ---- */
+
+static void lookup(void) {
+    enum { N_TEXT = 1000, LONG = 1000, N_PAGE = N_TEXT * 17, REPEAT = 2000 };
+    static uint32_t ids[N_TEXT][LONG], page[LONG / LG_PAGE_TOK + 1];
+    lg_prefix t;
+    lg_state st;
+    if (lg_state_init(&st, 1, N_PAGE, 64) || lg_prefix_init(&t, &st.pages, 2 * N_TEXT, 1, 1))
+        exit(1);
+    for (uint32_t i = 0; i < N_TEXT; i++) {
+        fill(ids[i], LONG, i);
+        for (uint32_t k = 0; k <= LONG / LG_PAGE_TOK; k++) {
+            page[k] = st.pages.stack[--st.pages.n_free];
+            lg_pages_hold(&st.pages, page[k]);
+        }
+        lg_prefix_keep(&t, 0, ids[i], LONG, page, lg_prefix_reserve(&t));
+        for (uint32_t k = 0; k <= LONG / LG_PAGE_TOK; k++) lg_pages_drop(&st.pages, page[k]);
+    }
+    lg_prefix_hit hit;
+    double start = cpu_ns(), n_pos = 0;
+    for (uint32_t i = 0; i < REPEAT; i++) {
+        lg_prefix_find(&t, 0, ids[i * 7919u % N_TEXT], LONG, &hit);
+        n_pos += hit.pos;
+    }
+    double us = (cpu_ns() - start) / REPEAT * 1e-3;
+    LG_ASSERT(n_pos == (double)REPEAT * LONG);
+    printf("look-up of a text of %d tokens among %u kept: %.1f us\n", LONG, t.n_kept * LONG,
+           us);
+    lg_prefix_fini(&t);
+    lg_state_fini(&st);
+}
+
+/* ---- stalls ---- */
+
+static const lg_backend_ops cpu = {.plan = lg_backend_plan_bytes,
+                                   .open = lg_backend_open,
+                                   .close = lg_backend_close,
+                                   .step = lg_backend_step,
+                                   .save = lg_backend_save,
+                                   .load = lg_backend_load,
+                                   .copy_page = lg_backend_copy_page};
+
+typedef struct reading {
+    double p50_us, p99_us, worst_us, rate; /* of the gaps; prompt tokens a second */
+} reading;
+
+/* Read a prompt beside the running answers. */
+static reading read_prompt(lg_engine *eng, uint32_t n, uint64_t seed) {
+    static double gap[1 << 17];
+    uint32_t n_gap = 0;
+    uint32_t *ids = lg_mem_calloc(n, sizeof *ids);
+    fill(ids, n, seed);
+    uint64_t id = submit(eng, ids, n, 2), start = cpu_us();
+    for (uint32_t first = 0; !first && n_gap < 1 << 17;) {
+        double t0 = cpu_ns();
+        first = step(eng, id, NULL);
+        gap[n_gap++] = (cpu_ns() - t0) * 1e-3;
+    }
+    reading r = {.rate = n * 1e6 / (double)(cpu_us() - start)};
+    lg_cancel(eng, id);
+    r.p50_us = quantile(gap, n_gap, 0.5);
+    r.p99_us = quantile(gap, n_gap, 0.99);
+    r.worst_us = gap[n_gap - 1];
+    lg_mem_free(ids);
+    return r;
+}
+
+static void stall(uint32_t n) {
+    enum { N_ANSWER = 4 };
+    static const double bound[] = {3, 8, 16};
+    static double gap[200];
+    static uint32_t ids[64];
+    model m = load(true);
+    m.w->cfg.n_ctx_max = n + 16384;
+    lg_engine *eng = open_engine(
+        &m, &cpu, m.w, &(lg_options){.n_ctx = n + 16384, .n_seq = 8, .no_cache = true});
+    for (uint32_t i = 0; i < N_ANSWER; i++) {
+        fill(ids, 64, i);
+        submit(eng, ids, 64, 0);
+    }
+    for (uint32_t i = 0; i < 50; i++) step(eng, 0, NULL);
+    for (uint32_t i = 0; i < 200; i++) {
+        double t0 = cpu_ns();
+        step(eng, 0, NULL);
+        gap[i] = (cpu_ns() - t0) * 1e-3;
+    }
+    double idle = quantile(gap, 200, 0.5);
+    read_prompt(eng, n < 4096 ? n : 4096, 99); /* what a server has seen before */
+    reading free = read_prompt(eng, n, 98);
+    printf("%d answers, idle gap %.0f us; a prompt of %u tokens without a bound: %.0f "
+           "tokens/s, gaps p50 %.0f p99 %.0f us\n",
+           N_ANSWER, idle, n, free.rate, free.p50_us, free.p99_us);
+    printf("bound us   gap p50      p99    worst   p99/bound   tokens/s   of unbounded   of "
+           "what the bound leaves   error of the model\n");
+    for (size_t i = 0; i < LG_COUNT(bound); i++) {
+        lg_stats a, b;
+        eng->sched.stall_us = (uint64_t)(bound[i] * idle);
+        lg_get_stats(eng, &a);
+        reading r = read_prompt(eng, n, 10 + i);
+        lg_get_stats(eng, &b);
+        double us = bound[i] * idle, left = free.rate * (1 - idle / us);
+        printf("%2.0fx %6.0f   %7.0f  %7.0f  %7.0f   %9.2f   %8.0f   %11.0f %%   %23.0f %%   "
+               "%16.1f %%\n",
+               bound[i], us, r.p50_us, r.p99_us, r.worst_us, r.p99_us / us, r.rate,
+               100 * r.rate / free.rate, 100 * r.rate / left,
+               100.0 * (double)(b.mixed_error_us - a.mixed_error_us) /
+                   (double)(b.mixed_us - a.mixed_us));
+    }
+    lg_close(&eng);
+    unload(&m);
+}
+
+/* ---- kept texts ---- */
+
+/* Requests a second of 64 users who ask again when they are answered: prompts of n_same common tokens and n_own of their own. */
+static double users(lg_engine *eng, uint32_t n_req, uint32_t n_same, uint32_t n_own,
+                    uint64_t seed) {
+    static uint32_t ids[4096];
+    uint64_t start = cpu_us();
+    for (uint32_t asked = 0, over = 0; over < n_req; step(eng, 0, &over)) {
+        while (asked < n_req && asked < over + 64) {
+            fill(ids, n_same, 5);
+            fill(ids + n_same, n_own, seed + asked++);
+            submit(eng, ids, n_same + n_own, 16);
+        }
+    }
+    return n_req * 1e6 / (double)(cpu_us() - start);
+}
+
+static void cache(void) {
+    enum { REPEAT = 3 };
+    static const struct {
+        const char *name;
+        uint32_t n_same, n_own;
+    } load_[] = {{"prompts of 300 of their own", 0, 300},
+                 {"500 shared, 50 of their own", 500, 50}};
+    model m = load(true);
+    lg_engine *eng[2];
+    for (uint32_t k = 0; k < 2; k++)
+        eng[k] = open_engine(&m, &cpu, m.w,
+                             &(lg_options){.n_ctx = 1024, .n_seq = 64, .no_cache = k == 0});
+    printf("64 users, 16 tokens each       requests/s off       on   on/off (medians of %d "
+           "pairs)\n",
+           REPEAT);
+    for (size_t i = 0; i < LG_COUNT(load_); i++) {
+        double rate[2][REPEAT], ratio[REPEAT];
+        for (uint32_t r = 0; r < REPEAT; r++) {
+            for (uint32_t j = 0; j < 2; j++) {
+                uint32_t k = (j + r) % 2;
+                rate[k][r] =
+                    users(eng[k], 96, load_[i].n_same, load_[i].n_own, 1000 * r + 100000 * i);
+                lg_prefix_clear(&eng[k]->home->prefix);
+            }
+            ratio[r] = rate[1][r] / rate[0][r];
+        }
+        printf("%-30s   %12.1f %8.1f   %.3f\n", load_[i].name, quantile(rate[0], REPEAT, 0.5),
+               quantile(rate[1], REPEAT, 0.5), quantile(ratio, REPEAT, 0.5));
+    }
+    for (uint32_t k = 0; k < 2; k++) lg_close(&eng[k]);
+    unload(&m);
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "";
+    bool all = argc == 1;
+    if (all || strcmp(what, "overhead") == 0) overhead();
+    if (all || strcmp(what, "lookup") == 0) lookup();
+    if (all || strcmp(what, "stall") == 0) stall(argc > 2 ? (uint32_t)atoi(argv[2]) : 16384);
+    if (all || strcmp(what, "cache") == 0) cache();
+    return 0;
+}
