@@ -30,11 +30,11 @@ extern const int8_t lg_dequant_iq4[16], lg_dequant_e2m1[16];
 
 /* ---- ref/qsplit.c ---- */
 
-/* A block as integers and two floats: weight_k = d i[k] - m j[k / 32], up to the rounding of the decoders above. */
+/* A block as integers and two floats: weight_k = d i[k] - m j[k / 16], up to the rounding of the decoders above. */
 typedef struct lg_qsplit {
     float d, m; /* m is 0 where the type has none */
     int16_t i[LG_MAX_BLOCK];
-    int16_t j[LG_MAX_BLOCK / 32];
+    int16_t j[LG_MAX_BLOCK / 16];
 } lg_qsplit;
 
 /* Take one file block of an lg_dtype_is_int type apart. */

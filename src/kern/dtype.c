@@ -63,7 +63,7 @@ size_t lg_dtype_panel_bytes(lg_dtype type, uint32_t n_in) {
 
 bool lg_dtype_is_int(lg_dtype type) {
     if (type >= LG_I4_32 && type <= LG_I8_128) return true;
-    return lg_dtype_is_block(type) && type != LG_Q2_K && type <= LG_IQ4_XS;
+    return lg_dtype_is_block(type) && type <= LG_IQ4_XS;
 }
 
 uint32_t lg_dtype_row_group(lg_dtype type) {

@@ -258,7 +258,7 @@ typedef struct lg_kern {
     void (*quant_row)(const float *x, uint32_t n, const lg_qrows *q, size_t row);
 
     /* gemm with quantised rows, for types that are lg_dtype_is_int; x->group is lg_dtype_row_group.  A block of such a type
-     * is weight_k = d I_k - m J_k with integers I, J (J the same for 32 k), see lg_qsplit.  For each group b of the row
+     * is weight_k = d I_k - m J_k with integers I, J (J the same for 16 k), see lg_qsplit.  For each group b of the row
      * ascending (a block of 128 has four, with the same d):
      *     acc = fmaf((float)sum_k I_k v_k, d * dx, acc);   and where the type has m:   acc = fmaf(-(float)sum_k J_k v_k, m * dx, acc)
      * from +0, dx the scale of the row's group b.  Integer sums are exact, so their order is free. */

@@ -112,7 +112,7 @@ static void test_blocks_as_integers(void **state) {
             lg_qsplit_block(type, b, &s);
             assert_true(lg_qsplit_has_min(type) || s.m == 0);
             for (uint32_t k = 0; k < n; k++) {
-                double a = (double)s.d * s.i[k], m = (double)s.m * s.j[k / 32];
+                double a = (double)s.d * s.i[k], m = (double)s.m * s.j[k / 16];
                 assert_true(fabs(a - m - (double)y[k]) <= (fabs(a) + fabs(m)) * 0x1p-22);
             }
         }
@@ -132,7 +132,7 @@ static float defined(const quant_mat *m, const lg_qrows *x, uint32_t c) {
         int64_t sum = 0, min = 0;
         for (uint32_t k = 0; k < n; k++) {
             sum += (int64_t)s.i[k] * x->v8[b * n + k];
-            min += (int64_t)s.j[k / 32] * x->v8[b * n + k];
+            min += (int64_t)s.j[k / 16] * x->v8[b * n + k];
             if ((k + 1) % x->group) continue;
             float dx = x->d[(b * n + k) / x->group];
             acc = fmaf((float)sum, s.d * dx, acc);
@@ -211,14 +211,19 @@ static void test_extremes(void **state) {
             }
             lg_pack_panels(type, m.rows, 16, 256, 0, 1, panel);
             m.w.panel = panel;
-            float *x = filled_floats(3 * 256, fill == 1 ? -3.0f : 2.5f);
-            lg_qrows q = quantise(ref, x, lg_dtype_row_group(type), 3, 256);
+            float *x = filled_floats(40 * 256, fill == 1 ? -3.0f : 2.5f);
+            lg_qrows q = quantise(ref, x, lg_dtype_row_group(type), 40, 256);
+            float want[16];
+            for (uint32_t c = 0; c < 16; c++) want[c] = defined(&m, &q, c);
             for (size_t l = 0; l <= n_level; l++) {
                 const lg_kern *k = l < n_level ? level[l] : ref;
-                float y[3 * 16];
-                for (uint32_t n_row = 1; n_row <= 3; n_row += 2) {
-                    k->qgemm(&m.w, 0, 1, &q, NULL, n_row, y, 16);
-                    for (uint32_t c = 0; c < 16; c++) assert_true(y[c] == defined(&m, &q, c));
+                static const uint32_t n_row[] = {1, 3, 7, 40};
+                float y[40 * 16];
+                for (size_t r = 0; r < LG_COUNT(n_row); r++) {
+                    k->qgemm(&m.w, 0, 1, &q, NULL, n_row[r], y, 16);
+
+                    for (uint32_t i = 0; i < n_row[r] * 16; i++)
+                        assert_true(y[i] == want[i % 16]);
                 }
             }
             guarded_free();

@@ -61,7 +61,7 @@ static FORCED void end_block(const q4k_wide *t, const qrow *x, const int n_row,
                              __m256i (*sum)[2]) {
     for (int r = 0; r < n_row; r++) {
         qrow_add(&x[r], t->d, sum[r]);
-        qrow_sub_mins(&x[r], t->m, (const int16_t(*)[LG_NR][2])t->j);
+        qrow_sub_mins(&x[r], t->m, (const int16_t(*)[LG_NR][2])t->j, x[r].sum, 4);
     }
 }
 

@@ -82,8 +82,8 @@ static FORCED void dot_rows(const int16_t (*w)[LG_NR][2], const int n_k, const q
     }
 }
 
-/* Add n_part blocks of n_k input channels to the sums of n_row rows. */
-static FORCED void add_rows(const qwide *q, const int n_k, uint32_t n_part, const bool has_min,
+/* Add n_part blocks of n_k input channels to the sums of n_row rows.  min: input channels of a minimum, 0: there are none. */
+static FORCED void add_rows(const qwide *q, const int n_k, uint32_t n_part, const int min,
                             const qrow *row, const int n_row) {
     qrow x[QG_TILE];
     for (int r = 0; r < n_row; r++) x[r] = row[r];
@@ -92,12 +92,13 @@ static FORCED void add_rows(const qwide *q, const int n_k, uint32_t n_part, cons
         dot_rows((const int16_t(*)[LG_NR][2])q->w + 16 * b, n_k, x, n_row, sum);
         for (int r = 0; r < n_row; r++) {
             qrow_add(&x[r], q->d[b], sum[r]);
-            if (has_min && n_k == 32)
+            if (min && n_k == 32)
                 qrow_sub(&x[r], q->m[b],
                          (__m256i[]){_mm256_set1_epi32(-x[r].sum[0]),
                                      _mm256_set1_epi32(-x[r].sum[0])});
-            if (has_min && n_k == 256)
-                qrow_sub_mins(&x[r], q->m[0], (const int16_t(*)[LG_NR][2])q->j);
+            if (min && n_k == 256)
+                qrow_sub_mins(&x[r], q->m[0], (const int16_t(*)[LG_NR][2])q->j,
+                              min == 16 ? x[r].sum16 : x[r].sum, 128 / min);
             qrow_next(&x[r], n_k, 1);
         }
     }
@@ -108,7 +109,7 @@ typedef void unpack_fn(const uint8_t *group, qwide *q, int part);
 /* n_k: elements of a row's group; n_unpack groups are one block of the weights. */
 static FORCED void run_parts(const qgemm *g, uint32_t panel0, uint32_t n_panel,
                              unpack_fn *unpack, const int n_k, const uint32_t n_unpack,
-                             const bool has_min) {
+                             const int min) {
     qwide q;
     qrow row[QG_ROW];
     float acc[QG_ROW][LG_NR];
@@ -125,12 +126,12 @@ static FORCED void run_parts(const qgemm *g, uint32_t panel0, uint32_t n_panel,
             for (uint32_t r = 0; r < g->n_row;) {
                 uint32_t n = qgemm_take(g->n_row - r, QG_TILE);
                 switch (n) {
-                case 1: add_rows(&q, n_k, n_part, has_min, row + r, 1); break;
-                case 2: add_rows(&q, n_k, n_part, has_min, row + r, 2); break;
-                case 3: add_rows(&q, n_k, n_part, has_min, row + r, 3); break;
-                case 4: add_rows(&q, n_k, n_part, has_min, row + r, 4); break;
-                case 5: add_rows(&q, n_k, n_part, has_min, row + r, 5); break;
-                default: add_rows(&q, n_k, n_part, has_min, row + r, QG_TILE); break;
+                case 1: add_rows(&q, n_k, n_part, min, row + r, 1); break;
+                case 2: add_rows(&q, n_k, n_part, min, row + r, 2); break;
+                case 3: add_rows(&q, n_k, n_part, min, row + r, 3); break;
+                case 4: add_rows(&q, n_k, n_part, min, row + r, 4); break;
+                case 5: add_rows(&q, n_k, n_part, min, row + r, 5); break;
+                default: add_rows(&q, n_k, n_part, min, row + r, QG_TILE); break;
                 }
                 r += n;
             }
@@ -142,27 +143,28 @@ static FORCED void run_parts(const qgemm *g, uint32_t panel0, uint32_t n_panel,
 }
 
 static FORCED void run_type(const qgemm *g, uint32_t panel0, uint32_t n_panel,
-                            unpack_fn *unpack, const int n_k, const bool has_min) {
-    run_parts(g, panel0, n_panel, unpack, n_k, 1, has_min);
+                            unpack_fn *unpack, const int n_k, const int min) {
+    run_parts(g, panel0, n_panel, unpack, n_k, 1, min);
 }
 
 static void run_rows(const qgemm *g, uint32_t p0, uint32_t n_p) {
     switch (g->w->type) {
-    case LG_Q4_0: run_type(g, p0, n_p, unpack_q4_0, 32, false); break;
-    case LG_Q4_1: run_type(g, p0, n_p, unpack_q4_1, 32, true); break;
-    case LG_Q5_0: run_type(g, p0, n_p, unpack_q5_0, 32, false); break;
-    case LG_Q5_1: run_type(g, p0, n_p, unpack_q5_1, 32, true); break;
-    case LG_Q8_0: run_type(g, p0, n_p, unpack_q8_0, 32, false); break;
-    case LG_IQ4_NL: run_type(g, p0, n_p, unpack_iq4_nl, 32, false); break;
-    case LG_MXFP4: run_type(g, p0, n_p, unpack_mxfp4, 32, false); break;
-    case LG_Q3_K: run_type(g, p0, n_p, unpack_q3_k, 256, false); break;
+    case LG_Q4_0: run_type(g, p0, n_p, unpack_q4_0, 32, 0); break;
+    case LG_Q4_1: run_type(g, p0, n_p, unpack_q4_1, 32, 32); break;
+    case LG_Q5_0: run_type(g, p0, n_p, unpack_q5_0, 32, 0); break;
+    case LG_Q5_1: run_type(g, p0, n_p, unpack_q5_1, 32, 32); break;
+    case LG_Q8_0: run_type(g, p0, n_p, unpack_q8_0, 32, 0); break;
+    case LG_IQ4_NL: run_type(g, p0, n_p, unpack_iq4_nl, 32, 0); break;
+    case LG_MXFP4: run_type(g, p0, n_p, unpack_mxfp4, 32, 0); break;
+    case LG_Q2_K: run_type(g, p0, n_p, unpack_q2_k, 256, 16); break;
+    case LG_Q3_K: run_type(g, p0, n_p, unpack_q3_k, 256, 0); break;
     case LG_Q4_K: lg_qgemm_avx2_q4k(g, p0, n_p); break;
-    case LG_Q5_K: run_type(g, p0, n_p, unpack_q5_k, 256, true); break;
+    case LG_Q5_K: run_type(g, p0, n_p, unpack_q5_k, 256, 32); break;
     case LG_Q6_K: lg_qgemm_avx2_q6k(g, p0, n_p); break;
-    case LG_IQ4_XS: run_type(g, p0, n_p, unpack_iq4_xs, 256, false); break;
-    case LG_I4_32: run_type(g, p0, n_p, unpack_i4_32, 32, false); break;
-    case LG_I4_128: run_parts(g, p0, n_p, unpack_i4_128, 32, 4, false); break;
-    case LG_I8_128: run_parts(g, p0, n_p, unpack_i8_128, 32, 4, false); break;
+    case LG_IQ4_XS: run_type(g, p0, n_p, unpack_iq4_xs, 256, 0); break;
+    case LG_I4_32: run_type(g, p0, n_p, unpack_i4_32, 32, 0); break;
+    case LG_I4_128: run_parts(g, p0, n_p, unpack_i4_128, 32, 4, 0); break;
+    case LG_I8_128: run_parts(g, p0, n_p, unpack_i8_128, 32, 4, 0); break;
     default: LG_ASSERT(lg_dtype_is_int(g->w->type)); break;
     }
 }

@@ -104,11 +104,12 @@ INLINE void qrow_sub(const qrow *row, const float *m, const __m256i *sum) {
     }
 }
 
-/* The same with sum = the mins of eight runs times the runs' sums. */
-INLINE void qrow_sub_mins(const qrow *row, const float *m, const int16_t (*j)[LG_NR][2]) {
+/* The same with sum = the mins of 2 n_pair runs times the runs' sums. */
+INLINE void qrow_sub_mins(const qrow *row, const float *m, const int16_t (*j)[LG_NR][2],
+                          const int16_t *run_sum, const int n_pair) {
     __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    for (int p = 0; p < 4; p++) {
-        __m256i x = _mm256_set1_epi32((int)lg_num_load32(row->sum + 2 * p));
+    for (int p = 0; p < n_pair; p++) {
+        __m256i x = _mm256_set1_epi32((int)lg_num_load32(run_sum + 2 * p));
         for (int i = 0; i < 2; i++)
             sum[i] = _mm256_add_epi32(
                 sum[i], _mm256_madd_epi16(*(const __m256i *)(const void *)(j[p] + 8 * i), x));

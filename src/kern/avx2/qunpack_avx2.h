@@ -17,7 +17,7 @@
 /* One group of 256, ready for the rows, or QW_PART groups of 32. */
 typedef struct qwide {
     _Alignas(32) int16_t w[LG_MAX_BLOCK / 2][LG_NR][2];
-    _Alignas(32) int16_t j[LG_MAX_BLOCK / 64][LG_NR][2]; /* of two runs of 32 */
+    _Alignas(32) int16_t j[LG_MAX_BLOCK / 32][LG_NR][2]; /* of two runs of 32, or of 16 */
     _Alignas(32) float d[QW_PART][LG_NR], m[QW_PART][LG_NR];
 } qwide;
 
@@ -246,6 +246,29 @@ INLINE void unpack_q5_k(const uint8_t *g, qwide *q, int part) {
             store_scaled(_mm256_or_si256(high4(v), b), scale[2 * p + 1], q->w[32 * p + 16 + i]);
         }
     }
+}
+
+INLINE void unpack_q2_k(const uint8_t *g, qwide *q, int part) {
+    (void)part;
+    _Alignas(32) int16_t scale[16][LG_NR][2];
+    const __m128i four = _mm_set1_epi8(15);
+    for (int run = 0; run < 16; run += 2) {
+        __m128i a = load16(g + 16 * run), b = load16(g + 16 * run + 16);
+        store_twice(_mm256_cvtepu8_epi16(_mm_and_si128(a, four)), scale[run]);
+        store_twice(_mm256_cvtepu8_epi16(_mm_and_si128(b, four)), scale[run + 1]);
+        a = _mm_and_si128(_mm_srli_epi16(a, 4), four);
+        b = _mm_and_si128(_mm_srli_epi16(b, 4), four);
+        store_pairs(_mm256_cvtepu8_epi16(a), _mm256_cvtepu8_epi16(b), q->j[run / 2]);
+    }
+    halves(g + 1280, q->d[0]);
+    halves(g + 1312, q->m[0]);
+    for (int half = 0; half < 2; half++)
+        for (int i = 0; i < 16; i++) {
+            __m256i v = load32(g + 256 + 512 * half + 32 * i);
+            for (int t = 0; t < 4; t++, v = _mm256_srli_epi16(v, 2))
+                store_scaled(_mm256_and_si256(v, bytes_of(3)), scale[8 * half + 2 * t + i / 8],
+                             q->w[64 * half + 16 * t + i]);
+        }
 }
 
 INLINE void unpack_q3_k(const uint8_t *g, qwide *q, int part) {

@@ -18,6 +18,7 @@ typedef struct vwalk {
 
 INLINE vwalk walk_of(const lg_dtype type) {
     switch (type) {
+    case LG_Q2_K: return (vwalk){.n_seg = 4, .n_vec = 4, .n_i = 4, .words = true};
     case LG_Q3_K: return (vwalk){.n_seg = 4, .n_vec = 4, .n_i = 4, .words = true, .offset = 4};
     case LG_Q4_K: return (vwalk){.n_seg = 8, .n_vec = 2, .n_i = 4, .words = true};
     case LG_Q5_K: return (vwalk){.n_seg = 4, .n_vec = 2, .n_i = 8};
@@ -38,6 +39,7 @@ INLINE vwalk walk_of(const lg_dtype type) {
 /* Which four input channels vector v of load i holds; the sum's scale; in n_k = 8 its start. */
 INLINE int k4_of(const lg_dtype type, int seg, int v, int i) {
     switch (type) {
+    case LG_Q2_K:
     case LG_Q3_K: return 32 * (seg / 2) + 8 * v + 4 * (seg % 2) + i;
     case LG_Q4_K: return 16 * (seg / 2) + 8 * v + 4 * (seg % 2) + i;
     case LG_Q5_K: return 16 * seg + 8 * v + i;
@@ -49,6 +51,7 @@ INLINE int k4_of(const lg_dtype type, int seg, int v, int i) {
 
 INLINE int scale_of(const lg_dtype type, int seg, int v) {
     switch (type) {
+    case LG_Q2_K:
     case LG_Q3_K: return 8 * (seg / 2) + 2 * v + seg % 2;
     case LG_Q4_K: return 2 * (seg / 2) + v;
     case LG_Q5_K: return 2 * seg + v;
@@ -70,6 +73,7 @@ INLINE __m512i shifted(__m512i v, int n) {
 /* How far ahead memory is asked for, in bytes: about as much as a group of 256. */
 INLINE int ahead_of(const lg_dtype type) {
     switch (type) {
+    case LG_Q2_K: return 2688;
     case LG_Q3_K: return 1760;
     case LG_Q5_K: return 2816;
     case LG_Q6_K: return 3360;
@@ -94,6 +98,11 @@ INLINE __m512i first_fours(const lg_dtype type, const uint8_t *p) {
 
 /* Load i of a segment of 256 elements. */
 INLINE void load_vec(const lg_dtype type, const uint8_t *g, int seg, int i, __m512i *w) {
+    if (type == LG_Q2_K) {
+        __m512i v = first_fours(type, g + 256 + 512 * (seg / 2) + 256 * (seg % 2) + 64 * i);
+        UNROLL
+        for (int t = 0; t < 4; t++) w[t] = _mm512_and_si512(shifted(v, -2 * t), vbytes(3));
+    }
     if (type == LG_Q3_K) {
         int half = seg / 2, at = seg % 2 * 4 + i;
         __m512i v = first_fours(type, g + 512 + 512 * half + 64 * at);
@@ -180,6 +189,11 @@ INLINE void read_scales(const lg_dtype type, const uint8_t *g, lg_vwide *t) {
     case LG_I4_32:
     case LG_I4_128:
     case LG_I8_128: vstore(t->d[0], vload64(g)); return;
+    case LG_Q2_K:
+        vscales_q2(g, t);
+        vhalves(g + 1280, t->d[0]);
+        vhalves(g + 1312, t->m[0]);
+        return;
     case LG_Q6_K:
         vhalves(g + 3328, t->d[0]);
         vscales_q6(g + 3072, t);
@@ -252,7 +266,7 @@ INLINE void add_segment(const lg_dtype type, const uint8_t *g, const lg_vwide *t
 /* Ask for the places of scales. */
 INLINE void ask_scales(const lg_dtype type, const uint8_t *g) {
     int from = type == LG_Q3_K ? 1536 : type == LG_Q6_K ? 3072 : 0, len = 64;
-    if (type == LG_Q3_K || type == LG_Q4_K || type == LG_Q5_K) len = 256;
+    if (type == LG_Q3_K || type == LG_Q2_K || type == LG_Q4_K || type == LG_Q5_K) len = 256;
     if (type == LG_Q6_K) len = 288;
     if (type == LG_IQ4_XS) len = 128;
     for (int at = from; at < from + len; at += 64) ask(type, g + at);
@@ -283,7 +297,9 @@ INLINE void add_group(const lg_dtype type, const uint8_t *g, vrow *row, const in
     for (int r = 0; r < n_row; r++) {
         acc[r] = add_scaled(acc[r], sum[r], t.d[0], row[r].d[0]);
         if (type == LG_Q4_K || type == LG_Q5_K)
-            acc[r] = sub_scaled(acc[r], min_sum(&t, &row[r]), t.m[0], row[r].d[0]);
+            acc[r] = sub_scaled(acc[r], min_sum(&t, row[r].sum, 4), t.m[0], row[r].d[0]);
+        if (type == LG_Q2_K)
+            acc[r] = sub_scaled(acc[r], min_sum(&t, row[r].sum16, 8), t.m[0], row[r].d[0]);
         row_next(&row[r], 256, 1);
     }
 }
@@ -364,6 +380,7 @@ void lg_qgemm_vnni_few(const vgemm *g, uint32_t panel0, uint32_t n_panel) {
     case LG_Q8_0: run(LG_Q8_0, g, panel0, n_panel); break;
     case LG_IQ4_NL: run(LG_IQ4_NL, g, panel0, n_panel); break;
     case LG_MXFP4: run(LG_MXFP4, g, panel0, n_panel); break;
+    case LG_Q2_K: run(LG_Q2_K, g, panel0, n_panel); break;
     case LG_Q3_K: run(LG_Q3_K, g, panel0, n_panel); break;
     case LG_Q4_K: run(LG_Q4_K, g, panel0, n_panel); break;
     case LG_Q5_K: run(LG_Q5_K, g, panel0, n_panel); break;

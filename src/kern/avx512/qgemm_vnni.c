@@ -5,7 +5,7 @@
  *   - a sum that fits 16 bits is scaled and added by one vpdpwssd (the scale's upper word is 0): Q4_K after 16 channels; Q6_K
  *     after 8, once 32 x the sum of the 8 inputs is taken off
  *   - Q5_K, IQ4_XS: 32 channels, then vpmulld and vpaddd
- *   - Q3_K: the scales are in the bytes already
+ *   - Q2_K, Q3_K: the scales are in the bytes already
  *   - blocks of 32: 32 channels, then the float scale
  * Sums of up to VG_ROW rows wait in a buffer on the stack between groups.  Test: tests/unit/test_qgemm.c; what else was
  * tried: docs/EXPERIMENTS.md */
@@ -19,12 +19,12 @@
 
 /* How a type is multiplied. */
 typedef struct vkind {
-    int n_k;    /* input channels that add up before a scale */
-    int n_run;  /* those of one integer scale; 0: none */
-    bool words; /* scaled by vpdpwssd */
-    bool small; /* blocks of 32, each with its float scale */
-    bool start; /* sums start with the offset taken off; else it is 0 */
-    bool has_min;
+    int n_k;             /* input channels that add up before a scale */
+    int n_run;           /* those of one integer scale; 0: none */
+    bool words;          /* scaled by vpdpwssd */
+    bool small;          /* blocks of 32, each with its float scale */
+    bool start;          /* sums start with the offset taken off; else it is 0 */
+    bool has_min, min16; /* the mins of 16 channels */
 } vkind;
 
 /* Rows [0, n_row) over n_part blocks of the widened groups t[0 .. n_p). */
@@ -50,6 +50,10 @@ INLINE void row_minus_sums(const vrow *x, int n_part, float *minus) {
     __m128i v = _mm_maskz_loadu_epi16((__mmask8)((1u << n_part) - 1u), x->sum);
     v = _mm_sub_epi16(_mm_setzero_si128(), v);
     _mm256_store_ps(minus, _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(v)));
+}
+
+INLINE __m512 mins(const vkind k, const lg_vwide *t, const vrow *x) {
+    return k.min16 ? min_sum(t, x->sum16, 8) : min_sum(t, x->sum, 4);
 }
 
 /* n_row rows and n_p panels in registers. */
@@ -116,7 +120,7 @@ INLINE void tile_run(const vkind k, const int n_p, const int n_row, const lg_vwi
             acc[r][p] = _mm512_load_ps(x[r].acc[p]);
             acc[r][p] = add_scaled(acc[r][p], sum[r][p], t[p].d[0], x[r].d[0]);
             if (k.has_min)
-                acc[r][p] = sub_scaled(acc[r][p], min_sum(&t[p], &x[r]), t[p].m[0], x[r].d[0]);
+                acc[r][p] = sub_scaled(acc[r][p], mins(k, &t[p], &x[r]), t[p].m[0], x[r].d[0]);
         }
         _mm512_store_ps(x[r].acc[p], acc[r][p]);
     }
@@ -159,6 +163,10 @@ static void tiles_small_min(const vtile *a) {
     tiles((vkind){.n_k = 32, .small = true, .has_min = true}, a);
 }
 
+static void tiles_q2_k(const vtile *a) {
+    tiles((vkind){.n_k = 32, .has_min = true, .min16 = true}, a);
+}
+
 static void tiles_q3_k(const vtile *a) {
     tiles((vkind){.n_k = 32, .start = true}, a);
 }
@@ -185,6 +193,7 @@ static tiles_fn *tiles_of_type(lg_dtype type) {
     switch (type) {
     case LG_Q4_1:
     case LG_Q5_1: return tiles_small_min;
+    case LG_Q2_K: return tiles_q2_k;
     case LG_Q3_K: return tiles_q3_k;
     case LG_Q4_K: return tiles_q4_k;
     case LG_Q5_K: return tiles_q5_k;

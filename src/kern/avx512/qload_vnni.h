@@ -122,6 +122,19 @@ INLINE void vscales_mins(const uint8_t *s, lg_vwide *t) {
     }
 }
 
+/* Scales (low) and mins of four bits of Q2_K. */
+INLINE void vscales_q2(const uint8_t *s, lg_vwide *t) {
+    const __m128i four = _mm_set1_epi8(15);
+    for (int i = 0; i < 8; i++) {
+        __m128i a = vload16(s + 32 * i), b = vload16(s + 32 * i + 16);
+        vstore(t->scale[2 * i], vwiden_u(_mm_and_si128(a, four)));
+        vstore(t->scale[2 * i + 1], vwiden_u(_mm_and_si128(b, four)));
+        a = _mm_and_si128(_mm_srli_epi16(a, 4), four);
+        b = _mm_and_si128(_mm_srli_epi16(b, 4), four);
+        vstore(t->pair[i], vpairs(a, b));
+    }
+}
+
 /* The 16 signed scales of Q6_K, cut to 16 bits. */
 INLINE void vscales_q6(const uint8_t *s, lg_vwide *t) {
     const __m512i words = _mm512_set1_epi32(0xffff);

@@ -96,12 +96,12 @@ INLINE __m512 sub_scaled(__m512 acc, __m512 sum, const float *m, float dx) {
     return _mm512_fnmadd_ps(sum, t, acc);
 }
 
-/* The mins of eight runs times the sums of the runs' inputs. */
-INLINE __m512 min_sum(const lg_vwide *t, const vrow *x) {
+/* The mins of 2 n_pair runs times the sums of the runs' inputs. */
+INLINE __m512 min_sum(const lg_vwide *t, const int16_t *run_sum, const int n_pair) {
     __m512i s = _mm512_setzero_si512();
-    for (int p = 0; p < 4; p++)
+    for (int p = 0; p < n_pair; p++)
         s = _mm512_dpwssd_epi32(s, load_i(t->pair[p]),
-                                _mm512_set1_epi32((int)lg_num_load32(x->sum + 2 * p)));
+                                _mm512_set1_epi32((int)lg_num_load32(run_sum + 2 * p)));
     return _mm512_cvtepi32_ps(s);
 }
 

@@ -1,7 +1,7 @@
 /* qwide_vnni.c - groups as unsigned bytes: see qwide_vnni.h.
  *
  * Groups that are cut in twos of bytes are put into fours by one vpermw.  Where a run's scale times its weights fits a byte
- * (Q3_K), it is multiplied in.  Thread: any.  Test: tests/unit/test_qgemm.c */
+ * (Q2_K, Q3_K), it is multiplied in.  Thread: any.  Test: tests/unit/test_qgemm.c */
 #include "kern/avx512/qload_vnni.h"
 
 /* ---- 32 elements: part 0 .. VW_PART - 1 of a wide group ---- */
@@ -155,6 +155,30 @@ static void widen_q6_k(const uint8_t *g, lg_vwide *t, int part) {
         }
 }
 
+/* Q2_K: q of two bits times the scale, at most 45. */
+static void widen_q2_k(const uint8_t *g, lg_vwide *t, int part) {
+    (void)part;
+    vscales_q2(g, t);
+    vhalves(g + 1280, t->d[0]);
+    vhalves(g + 1312, t->m[0]);
+    for (int half = 0; half < 2; half++)
+        for (int run = 0; run < 8; run++) {
+            __m128i scale =
+                _mm_and_si128(vload16(g + 128 * half + 16 * run), _mm_set1_epi8(15));
+            __m512i s1 = vrepeat(scale), s2 = _mm512_add_epi8(s1, s1);
+            int shift = run / 2 * 2;
+            for (int i = 0; i < 4; i++) {
+                int at = run % 2 * 4 + i;
+                __m512i v = vfours(g + 256 + 512 * half + 64 * at);
+                __m512i u =
+                    _mm512_maskz_mov_epi8(_mm512_test_epi8_mask(v, vbytes(1 << shift)), s1);
+                u = _mm512_mask_add_epi8(u, _mm512_test_epi8_mask(v, vbytes(2 << shift)), u,
+                                         s2);
+                vstore(t->w[32 * half + 8 * (run / 2) + at], u);
+            }
+        }
+}
+
 /* Q3_K: (q - 4) times scale + 124 for q of three bits fits a byte, so the scale of a run is multiplied in. */
 static void widen_q3_k(const uint8_t *g, lg_vwide *t, int part) {
     (void)part;
@@ -198,11 +222,11 @@ static const struct {
     [LG_Q4_0] = {widen_q4_0, 8},       [LG_Q4_1] = {widen_q4_1, 0},
     [LG_Q5_0] = {widen_q5_0, 16},      [LG_Q5_1] = {widen_q5_1, 0},
     [LG_Q8_0] = {widen_q8_0, 128},     [LG_IQ4_NL] = {widen_iq4_nl, 128},
-    [LG_MXFP4] = {widen_mxfp4, 16},    [LG_Q3_K] = {widen_q3_k, 124},
-    [LG_Q4_K] = {widen_q4_k, 0},       [LG_Q5_K] = {widen_q5_k, 0},
-    [LG_Q6_K] = {widen_q6_k, 32},      [LG_IQ4_XS] = {widen_iq4_xs, 128},
-    [LG_I4_32] = {widen_i4_32, 16},    [LG_I4_128] = {widen_i4_128, 16},
-    [LG_I8_128] = {widen_i8_128, 128},
+    [LG_MXFP4] = {widen_mxfp4, 16},    [LG_Q2_K] = {widen_q2_k, 0},
+    [LG_Q3_K] = {widen_q3_k, 124},     [LG_Q4_K] = {widen_q4_k, 0},
+    [LG_Q5_K] = {widen_q5_k, 0},       [LG_Q6_K] = {widen_q6_k, 32},
+    [LG_IQ4_XS] = {widen_iq4_xs, 128}, [LG_I4_32] = {widen_i4_32, 16},
+    [LG_I4_128] = {widen_i4_128, 16},  [LG_I8_128] = {widen_i8_128, 128},
 };
 
 lg_vwiden_fn *lg_vwiden(lg_dtype type) {

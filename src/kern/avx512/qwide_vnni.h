@@ -13,10 +13,10 @@
 /* 256 input channels of a panel: weight = (w - offset) x scale (where there are scales), times d, less min x m. */
 typedef struct lg_vwide {
     _Alignas(64) uint8_t w[LG_MAX_BLOCK / 4][LG_NR][4];
-    _Alignas(64) int32_t
-        scale[16]
-             [LG_NR]; /* of a run, low 16 bits: Q6_K 16 runs, Q4_K Q5_K 8; IQ4_XS 8, 32 bits */
-    _Alignas(64) int16_t pair[8][LG_NR][2]; /* mins of two runs */
+    _Alignas(64) int32_t scale
+        [16]
+        [LG_NR]; /* of a run, low 16 bits: Q6_K 16 runs, Q4_K Q5_K 8; IQ4_XS 8, 32 bits; in w for Q2_K, Q3_K */
+    _Alignas(64) int16_t pair[8][LG_NR][2]; /* mins of two runs of 32; Q2_K: of 16 */
     _Alignas(64) float d[VW_PART][LG_NR], m[VW_PART][LG_NR];
 } lg_vwide;
 

@@ -33,9 +33,10 @@ void lg_quant_row_ref(const float *x, uint32_t n, const lg_qrows *q, size_t row)
 static float add_group(const lg_qsplit *s, uint32_t k0, bool has_min, const lg_qrows *x,
                        uint32_t b, float acc) {
     int32_t sum = 0, min = 0;
-    const int16_t *v = x->v16 + (size_t)b * x->group, *v32 = x->sum + (size_t)b * x->group / 32;
+    const int16_t *v = x->v16 + (size_t)b * x->group;
+    const int16_t *v16 = x->sum16 + (size_t)b * x->group / 16;
     for (uint32_t k = 0; k < x->group; k++) sum += s->i[k0 + k] * v[k];
-    for (uint32_t k = 0; k < x->group / 32; k++) min += s->j[k] * v32[k];
+    for (uint32_t k = 0; k < x->group / 16; k++) min += s->j[k] * v16[k];
     acc = fmaf((float)sum, s->d * x->d[b], acc);
     return has_min ? fmaf(-(float)min, s->m * x->d[b], acc) : acc;
 }

@@ -34,7 +34,7 @@ static void split_small(lg_dtype type, const uint8_t *b, lg_qsplit *s) {
     }
     if (type == LG_Q4_1 || type == LG_Q5_1) {
         s->m = f16_at(b + 2);
-        s->j[0] = -1;
+        s->j[0] = s->j[1] = -1;
     }
 }
 
@@ -47,6 +47,16 @@ static void split_hf(lg_dtype type, const uint8_t *b, lg_qsplit *s) {
     }
     int n = type == LG_I4_32 ? 32 : 128;
     for (int k = 0; k < n; k++) s->i[k] = (int16_t)(low4(b + 5 + k / 32 * 16, k % 32) - b[4]);
+}
+
+static void split_q2(const uint8_t *b, lg_qsplit *s) {
+    s->d = f16_at(b + 80);
+    s->m = f16_at(b + 82);
+    for (int k = 0; k < 256; k++) {
+        int q = b[16 + k / 128 * 32 + k % 32] >> k / 32 % 4 * 2 & 3;
+        s->i[k] = (int16_t)(q * (b[k / 16] & 15));
+        s->j[k / 16] = (int16_t)(b[k / 16] >> 4);
+    }
 }
 
 static int scale_q3(const uint8_t *s, int run) {
@@ -69,8 +79,8 @@ static void split_q4_q5(lg_dtype type, const uint8_t *b, lg_qsplit *s) {
     s->m = f16_at(b + 2);
     for (int run = 0; run < 8; run++) {
         int scale = run < 4 ? sm[run] & 63 : (sm[run + 4] & 15) | (sm[run - 4] >> 6) << 4;
-        s->j[run] =
-            (int16_t)(run < 4 ? sm[run + 4] & 63 : sm[run + 4] >> 4 | (sm[run] >> 6) << 4);
+        int min = run < 4 ? sm[run + 4] & 63 : sm[run + 4] >> 4 | (sm[run] >> 6) << 4;
+        s->j[2 * run] = s->j[2 * run + 1] = (int16_t)min;
         for (int i = 0; i < 32; i++) {
             int v = q[run / 2 * 32 + i] >> run % 2 * 4 & 15;
             if (type == LG_Q5_K) v |= (b[16 + i] >> run & 1) << 4;
@@ -102,6 +112,7 @@ static void split_iq4_xs(const uint8_t *b, lg_qsplit *s) {
 void lg_qsplit_block(lg_dtype type, const uint8_t *block, lg_qsplit *s) {
     *s = (lg_qsplit){0};
     switch (type) {
+    case LG_Q2_K: split_q2(block, s); break;
     case LG_Q3_K: split_q3(block, s); break;
     case LG_Q4_K:
     case LG_Q5_K: split_q4_q5(type, block, s); break;
@@ -115,5 +126,6 @@ void lg_qsplit_block(lg_dtype type, const uint8_t *block, lg_qsplit *s) {
 }
 
 bool lg_qsplit_has_min(lg_dtype type) {
-    return type == LG_Q4_1 || type == LG_Q5_1 || type == LG_Q4_K || type == LG_Q5_K;
+    return type == LG_Q4_1 || type == LG_Q5_1 || type == LG_Q2_K || type == LG_Q4_K ||
+           type == LG_Q5_K;
 }
