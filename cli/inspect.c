@@ -6,6 +6,7 @@
 #include "cli.h"
 
 #include "backend/backend.h"
+#include "engine/engine.h"
 #include "model/quant.h"
 
 #include <getopt.h>
@@ -32,6 +33,10 @@ typedef struct report {
     uint32_t unit;     /* layers after which the plan repeats */
     uint64_t page_bytes, slot_bytes;
     uint64_t n_page;
+    lg_options opt; /* as `lignum serve` would get them */
+    uint64_t budget_bytes;
+    lg_budget budget; /* when it fits, */
+    lg_err no_fit;    /* else why not */
 } report;
 
 static const char help[] =
@@ -43,6 +48,12 @@ static const char help[] =
     "options:\n"
     "  --ctx N   context length for the memory of a sequence (default: the model's longest)\n"
     "  --kv TYPE keys and values as f32, bf16, f16 (default) or q8_0\n"
+    "  --memory SIZE\n"
+    "            budget to plan for, as of `lignum serve` (default: what this machine has, "
+    "less a\n"
+    "            margin)\n"
+    "  --parallel N\n"
+    "            sequences at the same time (default: 64, less if memory asks)\n"
     "  --json    print one JSON object\n"
     "  --help    print this\n";
 
@@ -94,6 +105,16 @@ static void gather(report *r) {
     r->page_bytes = plan.page_bytes;
     r->slot_bytes = plan.slot_bytes;
     r->n_page = ((uint64_t)r->n_ctx + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
+}
+
+/* What the engine would make of the budget. */
+static void plan_budget(report *r) {
+    bool asked = r->opt.memory_bytes != 0;
+    r->budget_bytes = asked ? r->opt.memory_bytes : lg_budget_machine("");
+    r->opt.kv = r->kv;
+    r->no_fit.code = lg_budget_fit(&r->w->cfg, &r->opt, r->w->weight_bytes, r->budget_bytes,
+                                   !asked, r->w->cfg.n_vocab, lg_pool_default_n_thread(),
+                                   lg_backend_plan_bytes, &r->budget, &r->no_fit);
 }
 
 /* Layers of the same kind from `i` on, within the unit. */
@@ -205,6 +226,21 @@ static void put_memory(lg_buf *b, const report *r) {
                   "%s state\n",
                   r->n_ctx, bytes_text(kv + r->slot_bytes).s, bytes_text(kv).s,
                   lg_option_kv_name(r->kv), bytes_text(r->slot_bytes).s);
+    const lg_budget *p = &r->budget;
+    lg_buf_printf(b, "  budget        %s%s: ", bytes_text(r->budget_bytes).s,
+                  r->opt.memory_bytes ? "" : " (what this machine has, less a margin)");
+    if (r->no_fit.code != LG_OK) {
+        lg_buf_printf(b, "%s\n", r->no_fit.msg);
+        return;
+    }
+    lg_buf_printf(
+        b,
+        "%u sequences at the same time, each up to %u tokens\n"
+        "                state %s (%u pages of %d tokens, %u snapshots of kept texts), "
+        "scratch %s; with the weights %s\n",
+        p->opt.n_slot, p->n_ctx, bytes_text(p->state_bytes).s, p->opt.n_page, LG_PAGE_TOK,
+        p->opt.n_snap, bytes_text(p->scratch_bytes).s,
+        bytes_text(r->w->weight_bytes + p->state_bytes + p->scratch_bytes).s);
 }
 
 static void put_text(lg_buf *b, const report *r) {
@@ -303,20 +339,32 @@ static void put_json(lg_buf *b, const report *r) {
     put_key(b, "kv_bytes", kv);
     put_key(b, "state_bytes", r->slot_bytes);
     put_key(b, "sequence_bytes", kv + r->slot_bytes);
+    lg_buf_printf(b, "},\"plan\":{\"budget_bytes\":%llu", (unsigned long long)r->budget_bytes);
+    if (r->no_fit.code != LG_OK) {
+        lg_buf_puts(b, ",\"error\":");
+        lg_json_put_string(b, r->no_fit.msg, strlen(r->no_fit.msg));
+    } else {
+        put_key(b, "sequences", r->budget.opt.n_slot);
+        put_key(b, "context", r->budget.n_ctx);
+        put_key(b, "pages", r->budget.opt.n_page);
+        put_key(b, "snapshots", r->budget.opt.n_snap);
+        put_key(b, "state_bytes", r->budget.state_bytes);
+        put_key(b, "scratch_bytes", r->budget.scratch_bytes);
+    }
     lg_buf_puts(b, "}}\n");
 }
 
 /* ---- the command ---- */
 
-static int print_report(const char *argv0, const char *path, uint64_t n_ctx, lg_kv_type kv,
-                        bool json) {
+static int print_report(const char *argv0, const char *path, const lg_options *opt,
+                        uint64_t n_ctx, bool json) {
     lg_weights *w;
     lg_err err;
     if (lg_weights_check(path, &w, &err) != LG_OK) {
         fprintf(stderr, "%s: %s\n", argv0, err.msg);
         return 1;
     }
-    report r = {.path = path, .w = w, .n_ctx = w->cfg.n_ctx_max, .kv = kv};
+    report r = {.path = path, .w = w, .n_ctx = w->cfg.n_ctx_max, .kv = opt->kv, .opt = *opt};
     lg_buf b = {0};
     int rc = 1;
     if (n_ctx > w->cfg.n_ctx_max) {
@@ -324,8 +372,9 @@ static int print_report(const char *argv0, const char *path, uint64_t n_ctx, lg_
                 (unsigned long long)n_ctx, w->cfg.n_ctx_max);
         goto done;
     }
-    if (n_ctx) r.n_ctx = (uint32_t)n_ctx;
+    if (n_ctx) r.opt.n_ctx = r.n_ctx = (uint32_t)n_ctx;
     gather(&r);
+    plan_budget(&r);
     if (json)
         put_json(&b, &r);
     else
@@ -345,11 +394,14 @@ done:
 int lg_inspect_main(int argc, char **argv) {
     static const struct option options[] = {{"ctx", required_argument, NULL, 'c'},
                                             {"kv", required_argument, NULL, 'k'},
+                                            {"memory", required_argument, NULL, 'm'},
+                                            {"parallel", required_argument, NULL, 'p'},
                                             {"json", no_argument, NULL, 'j'},
                                             {"help", no_argument, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
-    uint64_t n_ctx = 0;
-    lg_kv_type kv = LG_KV_DEFAULT;
+    uint64_t n_ctx = 0, n_seq = 0;
+    lg_options opt;
+    lg_options_init(&opt);
     bool json = false;
     optind = 0;
     for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
@@ -358,7 +410,14 @@ int lg_inspect_main(int argc, char **argv) {
             if (!lg_option_u64(argv[0], "--ctx", optarg, 1, UINT32_MAX, &n_ctx)) return 2;
             break;
         case 'k':
-            if (!lg_option_kv(argv[0], optarg, &kv)) return 2;
+            if (!lg_option_kv(argv[0], optarg, &opt.kv)) return 2;
+            break;
+        case 'm':
+            if (!lg_option_size(argv[0], "--memory", optarg, &opt.memory_bytes)) return 2;
+            break;
+        case 'p':
+            if (!lg_option_u64(argv[0], "--parallel", optarg, 1, 4096, &n_seq)) return 2;
+            opt.n_seq = (uint32_t)n_seq;
             break;
         case 'j': json = true; break;
         case 'h': fputs(help, stdout); return 0;
@@ -370,5 +429,5 @@ int lg_inspect_main(int argc, char **argv) {
                 argc - optind);
         return lg_option_usage(argv[0]);
     }
-    return print_report(argv[0], argv[optind], n_ctx, kv, json);
+    return print_report(argv[0], argv[optind], &opt, n_ctx, json);
 }

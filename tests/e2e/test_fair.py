@@ -1,4 +1,5 @@
 """test_fair.py - who is served first: keys side by side, priorities, and what /metrics says of the scheduler and of memory."""
+import json
 import os
 import subprocess
 import tempfile
@@ -91,6 +92,11 @@ class Fair(unittest.TestCase):
         part = {what: m['lignum_worker_memory_bytes{what="%s"}' % what] for what in ("budget", "weights", "state", "scratch")}
         self.assertGreater(min(part.values()), 0)
         self.assertLessEqual(part["weights"] + part["state"] + part["scratch"], part["budget"])
+        out = subprocess.run([server.LIGNUM, "inspect", server.MODEL, "--json", "--memory", "%d" % part["budget"], "--parallel", "2"],
+                             capture_output=True, text=True, check=True, timeout=30).stdout
+        told = json.loads(out)
+        self.assertEqual(told["memory"]["weight_bytes"], part["weights"])
+        self.assertGreater(told["plan"]["pages"], m["lignum_worker_pages"] / 2)
         for name in ('lignum_preemptions_total{kept="snapshot"}', 'lignum_preemptions_total{kept="nothing"}', "lignum_steps_cut_total",
                      "lignum_requests_held_total", 'lignum_mixed_step_seconds_total{what="error"}', "lignum_recomputed_tokens_total"):
             self.assertIn(name, m)

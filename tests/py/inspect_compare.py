@@ -8,6 +8,7 @@ import glob
 import json
 import math
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -104,6 +105,31 @@ def check_model(name):
     return out
 
 
+def check_plan():
+    """Budgets from too small to ample: all within, growing, and the line says what would fit."""
+    path, last = os.path.join(source, "models/tiny-qwen35moe"), -1
+    for mib in (10, 40, 64, 100, 400, 2000):
+        got = json.loads(run(path, "--json", "--memory", "%dM" % mib)[1])
+        plan = got["plan"]
+        expect("plan's budget", plan["budget_bytes"], mib << 20)
+        if "error" in plan:
+            expect("only the smallest does not fit", mib, 10)
+            expect("it says what would", "would fit" in plan["error"], True)
+            continue
+        total = got["memory"]["weight_bytes"] + plan["state_bytes"] + plan["scratch_bytes"]
+        expect("%d MiB: within the budget" % mib, total <= mib << 20, True)
+        expect("%d MiB: a whole context fits" % mib, plan["pages"] * 64 >= plan["context"], True)
+        expect("%d MiB: more memory, more pages" % mib, plan["pages"] >= last, True)
+        last = plan["pages"]
+    plan = json.loads(run(path, "--json", "--memory", "100M", "--parallel", "3", "--ctx", "500")[1])["plan"]
+    expect("as asked", (plan["sequences"], plan["context"]), (3, 500))
+    free = json.loads(run(path, "--json")[1])["plan"]["budget_bytes"]
+    with open("/proc/meminfo", encoding="ascii") as f:
+        available = int(re.search(r"MemAvailable: *(\d+) kB", f.read()).group(1)) * 1024
+    expect("the machine's own is not more than it has", 0 < free <= available, True)
+
+
+check_plan()
 text = [check_model(name) for name in MODELS]
 expect("repeated layers", "8: (3 x GDN + 1 x attention) x 2" in text[3], True)
 expect("skipped", "draft layer (MTP), 19 tensors" in text[3] and "vision tower, 1 tensor," in text[3], True)
