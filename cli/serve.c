@@ -3,6 +3,7 @@
  * In: options.   Out: the address and a line to paste, on standard output.  Test: tests/e2e */
 #include "cli.h"
 #include "gateway/gateway.h"
+#include "launch.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -73,6 +74,15 @@ static const char help[] =
     "                      how long a connection may wait for its next request (75)\n"
     "      --core-dumps    leave core files at a crash; they hold prompts and answers\n"
     "\n"
+    "Several processes for one model (docs/DISTRIBUTED.md; needs Open MPI):\n"
+    "      --ranks N       share the model's experts among N ranks\n"
+    "      --hosts FILE    hosts for them, as mpirun's --hostfile wants; this one first\n"
+    "      --interface IF  network of the ranks: a name or a range such as 10.0.0.0/24\n"
+    "                      (needed with --hosts; without hosts nothing leaves this machine)\n"
+    "      --rank-timeout SECONDS, --spare-experts N, --expert-load FILE,\n"
+    "      --expert-load-out FILE\n"
+    "                      as `lignum worker --help` says\n"
+    "\n"
     "      --worker FILE   program to start as the worker (default: this one)\n"
     "      --help          print this\n"
     "\n"
@@ -114,6 +124,13 @@ enum {
     OPT_HEAD,
     OPT_BODY,
     OPT_IDLE,
+    OPT_RANKS,
+    OPT_HOSTS,
+    OPT_INTERFACE,
+    OPT_RANK_TIMEOUT,
+    OPT_SPARE,
+    OPT_LOAD,
+    OPT_LOAD_OUT,
     OPT_CORE,
     OPT_HELP
 };
@@ -153,11 +170,19 @@ static const struct option longs[] = {
     {"head-deadline", required_argument, NULL, OPT_HEAD},
     {"body-deadline", required_argument, NULL, OPT_BODY},
     {"idle-deadline", required_argument, NULL, OPT_IDLE},
+    {"ranks", required_argument, NULL, OPT_RANKS},
+    {"hosts", required_argument, NULL, OPT_HOSTS},
+    {"interface", required_argument, NULL, OPT_INTERFACE},
+    {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
+    {"spare-experts", required_argument, NULL, OPT_SPARE},
+    {"expert-load", required_argument, NULL, OPT_LOAD},
+    {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
     {"core-dumps", no_argument, NULL, OPT_CORE},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0}};
 
 typedef struct serve_opt {
+    lg_launch launch;
     lg_gateway_opt gate;
     const char *worker;
     char *arg[32]; /* the worker's; texts are argv's or static */
@@ -225,6 +250,27 @@ static bool take_limit(lg_gateway_opt *g, const char *argv0, int c) {
     }
 }
 
+/* Options about ranks; those of the worker are checked here and passed on. */
+static bool take_ranks(serve_opt *o, const char *argv0, int c) {
+    uint64_t v = 0;
+    switch (c) {
+    case OPT_RANKS:
+        o->launch.n_rank = optarg;
+        return lg_option_u64(argv0, "--ranks", optarg, 1, 256, &v);
+    case OPT_HOSTS: o->launch.hosts = optarg; return true;
+    case OPT_INTERFACE: o->launch.interface = optarg; return true;
+    case OPT_RANK_TIMEOUT:
+        add_arg(o, "--rank-timeout", optarg);
+        return lg_option_u64(argv0, "--rank-timeout", optarg, 1, 86400, &v);
+    case OPT_SPARE:
+        add_arg(o, "--spare-experts", optarg);
+        return lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v);
+    case OPT_LOAD: add_arg(o, "--expert-load", optarg); return true;
+    case OPT_LOAD_OUT: add_arg(o, "--expert-load-out", optarg); return true;
+    default: return take_limit(&o->gate, argv0, c);
+    }
+}
+
 /* One option; worker options are checked here and passed on as text. */
 static bool take(serve_opt *o, const char *argv0, int c) {
     uint64_t v = 0;
@@ -279,7 +325,7 @@ static bool take(serve_opt *o, const char *argv0, int c) {
         o->gate.silent_us = v * 1000000;
         return true;
     case OPT_CORE: o->core_dumps = true; return true;
-    default: return take_limit(&o->gate, argv0, c);
+    default: return take_ranks(o, argv0, c);
     }
 }
 
@@ -340,9 +386,20 @@ int lg_serve_main(int argc, char **argv) {
     }
     lg_harden_process(o.core_dumps);
     o.arg[0] = (char *)o.worker;
+    if (o.launch.n_rank) {
+        o.arg[2] = "--connect";
+        o.arg[3] = "@SOCKET";
+    }
     if (o.core_dumps) o.arg[o.n_arg++] = "--core-dumps";
     add_arg(&o, "--model", (char *)o.gate.model_path);
     o.gate.worker_argv = o.arg;
+    if (o.launch.n_rank) {
+        if (!lg_launch_argv(&o.launch, argv[0], o.arg, o.n_arg)) return 1;
+        o.gate.worker_argv = o.launch.arg;
+    } else if (o.launch.hosts || o.launch.interface) {
+        fprintf(stderr, "%s: --hosts and --interface go with --ranks\n", argv[0]);
+        return lg_option_usage(argv[0]);
+    }
     if (!o.gate.name) {
         last_part(o.gate.model_path, name, sizeof name);
         o.gate.name = name;

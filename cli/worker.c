@@ -1,8 +1,10 @@
 /* worker.c - `lignum worker`: the engine behind a socket that the gateway has opened.
  *
- * In/out: frames on the file descriptor --fd.  Signals of the terminal are the gateway's business: the worker ends when its
+ * In/out: frames on the file descriptor --fd; or, as one of the ranks that mpirun has started (--connect), rank 0's on the
+ * socket there, while the other ranks talk to rank 0 alone.  Signals of the terminal are the gateway's business: the worker ends when its
  * socket does.  Thread: one.  Test: tests/e2e */
 #include "cli.h"
+#include "engine/ranks.h"
 #include "link/link.h"
 
 #include <getopt.h>
@@ -15,9 +17,13 @@ static const char help[] =
     "Run the engine for a gateway (`lignum serve` starts this by itself).\n"
     "\n"
     "usage: lignum worker --model PATH --fd N [OPTIONS]\n"
+    "       mpirun -n N lignum worker --model PATH --connect SOCKET [OPTIONS]\n"
     "\n"
     "  -m, --model PATH    Hugging Face folder or GGUF file\n"
     "      --fd N          connected socket to the gateway\n"
+    "      --connect SOCKET\n"
+    "                      be one of several ranks (docs/DISTRIBUTED.md); rank 0 connects "
+    "there\n"
     "      --ctx N         longest sequence in tokens (default: the model's, less if memory "
     "asks)\n"
     "      --memory SIZE   budget for everything (default: what the machine has, less a "
@@ -32,11 +38,28 @@ static const char help[] =
     "      --max-stall MS  longest step in which a prompt may hold up answers (default: 1000; "
     "0: no\n"
     "                      limit)\n"
+    "\n"
+    "Ranks:\n"
+    "      --rank-timeout SECONDS\n"
+    "                      a rank that does not answer in a step for so long is lost\n"
+    "                      (default: 8)\n"
+    "      --spare-experts N\n"
+    "                      experts that a rank may hold in a layer beyond its share, for\n"
+    "                      replicas of those that are used most (default: 0)\n"
+    "      --expert-load FILE, --expert-load-out FILE\n"
+    "                      how often each expert is used: read for placing them; written\n"
+    "                      at the end\n"
+    "\n"
     "      --core-dumps    leave a core file at a crash; it holds prompts and answers\n"
     "      --help          print this\n";
 
 enum {
     OPT_FD = 256,
+    OPT_CONNECT,
+    OPT_RANK_TIMEOUT,
+    OPT_SPARE,
+    OPT_LOAD,
+    OPT_LOAD_OUT,
     OPT_CTX,
     OPT_MEMORY,
     OPT_KV,
@@ -49,22 +72,71 @@ enum {
     OPT_HELP
 };
 
-static const struct option longs[] = {{"model", required_argument, NULL, 'm'},
-                                      {"fd", required_argument, NULL, OPT_FD},
-                                      {"ctx", required_argument, NULL, OPT_CTX},
-                                      {"memory", required_argument, NULL, OPT_MEMORY},
-                                      {"kv", required_argument, NULL, OPT_KV},
-                                      {"cache-memory", required_argument, NULL, OPT_CACHE},
-                                      {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
-                                      {"parallel", required_argument, NULL, OPT_PARALLEL},
-                                      {"threads", required_argument, NULL, OPT_THREADS},
-                                      {"max-stall", required_argument, NULL, OPT_STALL},
-                                      {"core-dumps", no_argument, NULL, OPT_CORE},
-                                      {"help", no_argument, NULL, OPT_HELP},
-                                      {NULL, 0, NULL, 0}};
+static const struct option longs[] = {
+    {"model", required_argument, NULL, 'm'},
+    {"fd", required_argument, NULL, OPT_FD},
+    {"connect", required_argument, NULL, OPT_CONNECT},
+    {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
+    {"spare-experts", required_argument, NULL, OPT_SPARE},
+    {"expert-load", required_argument, NULL, OPT_LOAD},
+    {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
+    {"ctx", required_argument, NULL, OPT_CTX},
+    {"memory", required_argument, NULL, OPT_MEMORY},
+    {"kv", required_argument, NULL, OPT_KV},
+    {"cache-memory", required_argument, NULL, OPT_CACHE},
+    {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
+    {"parallel", required_argument, NULL, OPT_PARALLEL},
+    {"threads", required_argument, NULL, OPT_THREADS},
+    {"max-stall", required_argument, NULL, OPT_STALL},
+    {"core-dumps", no_argument, NULL, OPT_CORE},
+    {"help", no_argument, NULL, OPT_HELP},
+    {NULL, 0, NULL, 0}};
+
+/* Options of ranks. */
+static bool take_rank(lg_ranks_opt *r, const char *argv0, int c) {
+    uint64_t v = 0;
+    switch (c) {
+    case OPT_RANK_TIMEOUT:
+        if (!lg_option_u64(argv0, "--rank-timeout", optarg, 1, 86400, &v)) return false;
+        r->timeout_us = v * 1000000;
+        return true;
+    case OPT_SPARE:
+        if (!lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v)) return false;
+        r->n_extra = (uint32_t)v;
+        return true;
+    case OPT_LOAD: r->load_path = optarg; return true;
+    case OPT_LOAD_OUT: r->load_out_path = optarg; return true;
+    default: return false;
+    }
+}
+
+/* One of several ranks.  A rank that fails ends them all; a launcher that dies takes its ranks with it. */
+static int run_rank(const char *argv0, lg_options *opt, const lg_ranks_opt *ropt,
+                    const char *path) {
+    lg_err err = {0};
+    lg_status st;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (lg_ranks_join(ropt, &opt->ranks, &err) != LG_OK) {
+        fprintf(stderr, "%s: %s\n", argv0, err.msg);
+        return 1;
+    }
+    if (opt->ranks->comm.rank > 0) {
+        st = lg_ranks_serve(opt->ranks, opt, &err);
+        if (st != LG_OK)
+            fprintf(stderr, "%s: rank %u: %s\n", argv0, opt->ranks->comm.rank, err.msg);
+    } else {
+        int fd = lg_link_connect(path, &err);
+        st = fd >= 0 ? lg_link_serve(fd, opt, &err) : err.code;
+        if (fd < 0) fprintf(stderr, "%s: %s\n", argv0, err.msg);
+    }
+    lg_ranks_leave(&opt->ranks, st != LG_OK);
+    return st == LG_OK ? 0 : 1;
+}
 
 int lg_worker_main(int argc, char **argv) {
     lg_options opt;
+    lg_ranks_opt ranks = {0};
+    const char *path = NULL;
     lg_err err = {0};
     uint64_t n_ctx = 0, n_seq = 0, stall_ms = 1000;
     int c, fd = -1;
@@ -93,14 +165,17 @@ int lg_worker_main(int argc, char **argv) {
         case OPT_STALL:
             ok = lg_option_u64(argv[0], "--max-stall", optarg, 0, 3600000, &stall_ms);
             break;
+        case OPT_CONNECT: path = optarg; break;
         case OPT_CORE: core_dumps = true; break;
         case OPT_HELP: fputs(help, stdout); return 0;
-        default: ok = false;
+        default: ok = take_rank(&ranks, argv[0], c);
         }
         if (!ok) return lg_option_usage(argv[0]);
     }
-    if (!opt.model_path || fd < 0 || optind != argc) {
-        fprintf(stderr, "%s: --model and --fd are needed, and nothing else\n", argv[0]);
+    if (!opt.model_path || (fd < 0) == !path || optind != argc) {
+        fprintf(stderr,
+                "%s: --model and either --fd or --connect are needed, and only options\n",
+                argv[0]);
         return lg_option_usage(argv[0]);
     }
     opt.n_ctx = (uint32_t)n_ctx;
@@ -111,6 +186,7 @@ int lg_worker_main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     lg_harden_process(core_dumps);
     prctl(PR_SET_NAME, "lignum-worker");
+    if (path) return run_rank(argv[0], &opt, &ranks, path);
     if (lg_link_serve(fd, &opt, &err) == LG_OK) return 0;
     /* The gateway has been told in a GOODBYE frame and reports it. */
     return 1;

@@ -116,7 +116,9 @@ typedef struct lg_options {
     uint32_t n_batch_tok; /* most tokens in one step; 0 = 512 */
     int n_thread;         /* 0 = physical cores of the allowed set */
     lg_kv_type kv;        /* how keys and values are kept */
-    bool no_cache;        /* keep nothing of a request after its end */
+    struct lg_ranks
+        *ranks;    /* of the program's own workers: the ranks that share the model; else NULL */
+    bool no_cache; /* keep nothing of a request after its end */
     uint64_t
         cache_bytes; /* of memory_bytes, for snapshots of kept texts; 0 = a share of what is left */
     uint64_t

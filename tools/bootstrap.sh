@@ -12,9 +12,9 @@ set -eu
 packages="meson ninja-build pkgconf gcc libc6-dev libpcre2-dev libutf8proc-dev libevent-dev libsodium-dev libssl-dev libcmocka-dev"
 case "${1:-build}" in
 build) ;;
-check) packages="$packages clang-format python3 python3-venv" ;;
+check) packages="$packages clang-format python3 python3-venv libopenmpi-dev openmpi-bin" ;;
 bench) packages="$packages python3 python3-pip cmake g++ make" ;;
-long) packages="$packages clang-format python3 python3-venv clang clang-tidy libclang-rt-14-dev" ;;
+long) packages="$packages libopenmpi-dev openmpi-bin clang-format python3 python3-venv clang clang-tidy libclang-rt-14-dev" ;;
 *)
     echo "usage: tools/bootstrap.sh [build|check|long|bench]" >&2
     exit 2

@@ -8,6 +8,7 @@
 #define LG_BACKEND_BACKEND_H
 
 #include "base/pool.h"
+#include "dist/dist.h"
 #include "model/weights.h"
 
 typedef struct lg_backend lg_backend;
@@ -15,6 +16,7 @@ typedef struct lg_backend lg_backend;
 typedef struct lg_backend_opt {
     uint32_t n_slot;  /* sequence states */
     uint32_t n_snap;  /* snapshots of sequence states */
+    uint32_t n_ctx;   /* longest sequence; only with dist */
     uint32_t n_page;  /* KV pages of LG_PAGE_TOK positions (all attention layers together) */
     uint32_t max_tok; /* rows in a step */
     uint32_t max_seq; /* sequences in a step */
@@ -23,6 +25,8 @@ typedef struct lg_backend_opt {
     lg_dtype kv; /* how keys and values are kept: lg_kv_has; 0 = LG_F32, which rounds nothing */
     bool
         exact; /* multiply block types as floats; otherwise rows are rounded to bytes where that is faster (kern.h, qgemm) */
+    const lg_dist *
+        dist; /* this backend is one rank of a group, and max_tok is of all ranks together; NULL: alone */
     /* Called on the stepping thread before a product x w, with its input rows x [n_row][w->n_in] (row r is row_idx[r] unless
      * that is NULL).  NULL: nothing. */
     void (*observe)(void *ctx, const lg_mat *w, const float *x, size_t ld_x,
@@ -100,6 +104,8 @@ typedef struct lg_batch {
     uint32_t n_seq;
     const uint32_t *page; /* page numbers */
     uint32_t n_page;
+    const uint32_t *
+        rank_tok; /* with opt.dist: [n_rank] rows of every rank in this step; ours is n_tok, which may be 0 */
 } lg_batch;
 
 typedef struct lg_step_out {
@@ -109,7 +115,7 @@ typedef struct lg_step_out {
     size_t ld_logits;
 } lg_step_out;
 
-/* Run one step.  Collective over ranks later.  Returns LG_OK or LG_E_BACKEND. */
+/* Run one step.  With opt.dist: collective, all ranks step together.  Returns LG_OK, or LG_E_BACKEND when a rank is lost. */
 lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *out);
 
 /* Choose from one logits row of n_vocab floats, which it may overwrite; ids >= n_sample_vocab are never chosen.

@@ -61,6 +61,18 @@ static int quota(long long limit_us, long long period_us) {
     return n < 1 ? 1 : n > LG_CPUS_MAX ? LG_CPUS_MAX : (int)n;
 }
 
+void lg_cpus_share(int at, int n) {
+    int cpu[LG_CPUS_MAX];
+    int n_core = 0;
+    cpu_set_t set;
+    lg_cpus_list(cpu, LG_CPUS_MAX, &n_core);
+    if (n < 2 || n_core < n) return;
+    CPU_ZERO(&set);
+    for (int i = at * n_core / n; i < (at + 1) * n_core / n; i++)
+        if (cpu[i] < CPU_SETSIZE) CPU_SET((size_t)cpu[i], &set);
+    if (CPU_COUNT(&set)) sched_setaffinity(0, sizeof set, &set);
+}
+
 int lg_cpus_quota_of(const char *cpu_max) {
     long long limit, period;
     if (sscanf(cpu_max, "%lld %lld", &limit, &period) != 2) return LG_CPUS_MAX;

@@ -13,6 +13,10 @@
  * (processor 0 when the mask cannot be read). */
 int lg_cpus_list(int *cpu, int cap, int *n_core);
 
+/* Share the allowed processors among n processes of this machine: this one, number `at`, keeps a run of neighbouring cores
+ * for itself and the threads it starts.  With fewer cores than processes nothing changes. */
+void lg_cpus_share(int at, int n);
+
 /* Processors that the cgroup quotas (v2 cpu.max, v1 cfs_quota_us) of this process allow, rounded down but at least 1;
  * LG_CPUS_MAX without a limit. */
 int lg_cpus_quota(void);

@@ -101,6 +101,7 @@ uint64_t lg_budget_machine(const char *root) {
 typedef struct fit {
     const lg_config *cfg;
     lg_plan_fn *plan;
+    const lg_dist *dist;
     int n_thread;
     uint64_t weight_bytes;
     uint32_t n_sample_vocab, n_batch_tok;
@@ -122,6 +123,8 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
     b->n_ctx = n_ctx;
     b->opt = (lg_backend_opt){.n_slot = n_seq,
                               .n_page = n_seq * per_seq,
+                              .n_ctx = n_ctx,
+                              .dist = f->dist,
                               .max_tok = f->n_batch_tok,
                               .max_seq = n_seq,
                               .max_out = n_seq,
@@ -232,14 +235,20 @@ static lg_status fit_cache(const fit *f, const lg_options *opt, uint64_t *room, 
 
 lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
                         uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
-                        lg_plan_fn *plan, lg_budget *b, lg_err *err) {
+                        lg_plan_fn *plan, const lg_dist *dist, lg_budget *b, lg_err *err) {
     LG_TRY(check(cfg, opt, err));
     uint32_t n_ctx = opt->n_ctx ? opt->n_ctx : cfg->n_ctx_max;
     uint32_t n_seq = opt->n_seq ? opt->n_seq : 64;
     uint32_t n_batch_tok = opt->n_batch_tok ? opt->n_batch_tok : n_seq > 512 ? n_seq : 512;
-    if (n_seq > n_batch_tok) n_seq = n_batch_tok;
+    uint32_t n_rank = dist ? dist->comm->n_rank : 1;
+    if (n_seq > n_batch_tok / n_rank) n_seq = n_batch_tok / n_rank;
+    if (n_seq == 0)
+        return LG_FAIL(err, LG_E_ARG,
+                       "n_batch_tok: found %u, expected at least a row for each of %u ranks",
+                       n_batch_tok, n_rank);
     fit f = {.cfg = cfg,
              .plan = plan,
+             .dist = dist,
              .n_thread = n_thread,
              .weight_bytes = weight_bytes,
              .n_sample_vocab = n_sample_vocab,

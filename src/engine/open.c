@@ -4,6 +4,7 @@
  * does not fit is refused before any of it is read.
  * Thread: the engine's.  Memory: what is opened here lives until lg_close.  Test: tests/unit/test_eval.c */
 #include "engine/engine.h"
+#include "engine/ranks.h"
 #include "model/text.h"
 
 #include <stdio.h>
@@ -49,7 +50,7 @@ static lg_status plan(const lg_options *opt, folder *f, const lg_backend_ops *op
                      opt->model_path, n_token, w->cfg.n_vocab);
     if (st == LG_OK)
         st = lg_budget_fit(&w->cfg, opt, w->weight_bytes, bytes, opt->memory_bytes == 0,
-                           n_token, lg_pool_n_thread(f->pool), ops->plan, b, err);
+                           n_token, lg_pool_n_thread(f->pool), ops->plan, NULL, b, err);
     b->stall_us = opt->max_stall_us;
     lg_weights_close(&w);
     return st;
@@ -78,12 +79,22 @@ lg_status lg_open(const lg_options *opt, lg_engine **eng, lg_err *err) {
     set_name(f, opt->model_path);
     lg_engine_parts parts = {.ops = &cpu, .name = f->name, .release = release, .ctx = f};
     lg_status st;
-    LG_TRY_GOTO(lg_pool_open(opt->n_thread, &f->pool, err), st, fail);
+    int n_thread = opt->n_thread;
+    if (opt->ranks && n_thread == 0) n_thread = lg_ranks_n_thread(opt->ranks);
+    LG_TRY_GOTO(lg_pool_open(n_thread, &f->pool, err), st, fail);
     LG_TRY_GOTO(lg_text_open(opt->model_path, &f->text, err), st, fail);
-    LG_TRY_GOTO(plan(opt, f, &cpu, &parts.budget, err), st, fail);
-    LG_TRY_GOTO(
-        lg_weights_open(opt->model_path, f->pool, opt->progress, opt->progress_ctx, &f->w, err),
-        st, fail);
+    if (opt->ranks) {
+        uint32_t n_token = lg_tokenizer_n_id(lg_text_tokenizer(f->text));
+        LG_TRY_GOTO(lg_ranks_load(opt->ranks, opt, f->pool, n_token, &f->w, &parts.budget, err),
+                    st, fail);
+        parts.ops = lg_ranks_ops();
+        parts.n_owner = opt->ranks->comm.n_rank;
+    } else {
+        LG_TRY_GOTO(plan(opt, f, &cpu, &parts.budget, err), st, fail);
+        LG_TRY_GOTO(lg_weights_open(opt->model_path, f->pool, opt->progress, opt->progress_ctx,
+                                    &f->w, err),
+                    st, fail);
+    }
     parts.w = f->w;
     parts.pool = f->pool;
     parts.n_thread = lg_pool_n_thread(f->pool);

@@ -27,6 +27,7 @@ enum {
     BACKOFF_MIN_MS = 100,
     BACKOFF_MAX_MS = 5000,
     STEADY_US = 10 * 1000000,
+    CONNECT_US = 10000,
     PROBATION = 4,
     OUT_MAX_BYTES = 64 << 20,
     N_BUCKET = 1024,
@@ -66,7 +67,8 @@ struct lg_super {
     uint64_t tokenizer_hash;
     lg_link_client link;
     lg_err bye; /* what the worker said last */
-    struct event *on_read, *on_write, *on_restart, *on_deadline, *on_release, *on_watch;
+    struct event *on_read, *on_write, *on_connect, *on_restart, *on_deadline, *on_release,
+        *on_watch;
     uint64_t heard_us; /* the last time the worker spoke or had no work */
     lg_flight *first, *last;
     lg_flight *sent[N_BUCKET]; /* by the last bits of id */
@@ -304,8 +306,9 @@ static void add_counters(lg_stats *to, const lg_stats *from) {
 static void worker_lost(lg_super *s) {
     int status = 0;
     char text[600];
-    event_del(s->on_read);
-    event_del(s->on_write);
+    if (s->on_read) event_del(s->on_read);
+    if (s->on_write) event_del(s->on_write);
+    event_del(s->on_connect);
     lg_link_client_stop(&s->link, s->bye.code != LG_OK ? 200000 : 0, &status);
     describe_end(s, status, text, sizeof text);
     if (!s->started) {
@@ -461,15 +464,35 @@ static void free_io_events(lg_super *s) {
     s->on_read = s->on_write = NULL;
 }
 
+/* The worker's socket is there. */
+static lg_status watch_link(lg_super *s, lg_err *err) {
+    s->on_read = event_new(s->base, s->link.fd, EV_READ | EV_PERSIST, on_readable, s);
+    s->on_write = event_new(s->base, s->link.fd, EV_WRITE, on_writable, s);
+    if (!s->on_read || !s->on_write || event_add(s->on_read, NULL) != 0)
+        return LG_FAIL(err, LG_E_NOMEM, "no memory for the worker's events");
+    return LG_OK;
+}
+
+/* A launcher was started: look whether its worker has connected. */
+static void on_connect(evutil_socket_t fd, short what, void *ctx) {
+    (void)fd;
+    (void)what;
+    lg_super *s = ctx;
+    lg_status st = lg_link_client_accept(&s->link);
+    if (st == LG_OK) st = watch_link(s, &s->bye);
+    if (st == LG_AGAIN)
+        add_timer(s->on_connect, CONNECT_US);
+    else if (st != LG_OK)
+        worker_lost(s);
+}
+
 static lg_status spawn(lg_super *s, lg_err *err) {
     free_io_events(s);
     s->bye = (lg_err){0};
     s->hello_seen = false;
     LG_TRY(lg_link_client_spawn(&s->link, s->opt.worker_argv, err));
-    s->on_read = event_new(s->base, s->link.fd, EV_READ | EV_PERSIST, on_readable, s);
-    s->on_write = event_new(s->base, s->link.fd, EV_WRITE, on_writable, s);
-    if (!s->on_read || !s->on_write || event_add(s->on_read, NULL) != 0)
-        return LG_FAIL(err, LG_E_NOMEM, "no memory for the worker's events");
+    if (s->link.fd >= 0) return watch_link(s, err);
+    add_timer(s->on_connect, CONNECT_US);
     return LG_OK;
 }
 
@@ -498,12 +521,13 @@ lg_status lg_supervise_open(struct event_base *base, const lg_super_opt *opt, lg
     lg_status st;
     s->base = base;
     s->opt = *opt;
-    s->link.fd = -1;
+    s->link.fd = s->link.listen_fd = -1;
     s->on_restart = evtimer_new(base, on_restart, s);
     s->on_deadline = evtimer_new(base, on_deadline, s);
     s->on_release = event_new(base, -1, 0, release, s);
     s->on_watch = evtimer_new(base, on_watch, s);
-    if (!s->on_restart || !s->on_deadline || !s->on_release || !s->on_watch) {
+    s->on_connect = evtimer_new(base, on_connect, s);
+    if (!s->on_connect || !s->on_restart || !s->on_deadline || !s->on_release || !s->on_watch) {
         st = LG_FAIL(err, LG_E_NOMEM, "no memory for the supervisor");
         goto fail;
     }
@@ -524,6 +548,7 @@ void lg_supervise_close(lg_super **sup) {
     lg_link_client_stop(&s->link, 2000000, NULL);
     lg_link_client_fini(&s->link);
     free_io_events(s);
+    if (s->on_connect) event_free(s->on_connect);
     if (s->on_restart) event_free(s->on_restart);
     if (s->on_deadline) event_free(s->on_deadline);
     if (s->on_release) event_free(s->on_release);

@@ -122,19 +122,32 @@ lg_status lg_link_tokenizer_hash(const char *model_path, uint64_t *hash, lg_err 
  * GOODBYE); LG_E_BACKEND when the device is lost. */
 lg_status lg_link_serve(int fd, const lg_options *opt, lg_err *err);
 
+/* The worker's end of "@SOCKET".  The descriptor, or -1 with *err: LG_E_IO. */
+int lg_link_connect(const char *path, lg_err *err);
+
 /* ---- The gateway's end (link_client.c) ---- */
 
-/* A worker process and the socket to it.  Caller's storage: = {.fd = -1}, lg_link_client_fini. */
+/* A worker process and the socket to it.  Caller's storage: = {.fd = -1, .listen_fd = -1}, lg_link_client_fini. */
 typedef struct lg_link_client {
-    int fd;     /* non-blocking; -1 = none */
-    int pid;    /* 0 = none */
+    int fd;        /* non-blocking; -1 = none */
+    int pid;       /* the process started: the worker, or the launcher of a group; 0 = none */
+    int listen_fd; /* where the worker of a launcher will connect; -1 = none, or it has */
+    char dir
+        [64]; /* private folder of a launcher: its socket "link" and what MPI keeps; "" = none */
     lg_buf out; /* frames not written yet */
     lg_link_reader reader;
 } lg_link_client;
 
-/* Start argv[0] with argv (NULL-terminated; the text "@FD" is replaced by the number of the worker's socket) and connect to
- * it with a socket pair.  LG_OK or LG_E_IO. */
+/* Start argv[0] (looked for in PATH) with argv, NULL-terminated.
+ * The text "@FD" is replaced by the number of the worker's socket, one end of a socket pair.
+ * With "@SOCKET" the process is a launcher that closes what it inherits: "@SOCKET" is replaced by the path of a socket in a
+ * private folder, "@DIR" by the folder; the worker connects there, and fd is -1 until lg_link_client_accept says LG_OK.
+ * LG_OK or LG_E_IO. */
 lg_status lg_link_client_spawn(lg_link_client *c, char *const *argv, lg_err *err);
+
+/* Whether the launcher's worker has connected: LG_OK, fd is there; LG_AGAIN; LG_E_COMM, the launcher has ended.  Processes
+ * of other users are not let in. */
+lg_status lg_link_client_accept(lg_link_client *c);
 
 /* Read what is there, at most 256 KiB.  LG_OK when something came, LG_AGAIN when nothing did, LG_E_COMM when the worker has
  * closed the connection, LG_E_NOMEM. */

@@ -8,51 +8,158 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { MAX_ARG = 63 };
 
-/* In the child, between fork and exec: only async-signal-safe calls. */
+/* In the child, between fork and exec: only async-signal-safe calls.  A launcher gets a process group of its own, so that a
+ * Ctrl-C at the terminal is the gateway's alone, and no input. */
 static _Noreturn void child(int fd, char *const *argv) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
-    fcntl(fd, F_SETFD, 0);
-    execv(argv[0], argv);
+    if (fd >= 0) {
+        fcntl(fd, F_SETFD, 0);
+    } else {
+        setpgid(0, 0);
+        int input = open("/dev/null", O_RDONLY);
+        if (input >= 0) dup2(input, 0);
+    }
+    execvp(argv[0], argv);
     _exit(127);
 }
 
-lg_status lg_link_client_spawn(lg_link_client *c, char *const *argv, lg_err *err) {
-    int sv[2];
-    char number[16];
-    char *arg[MAX_ARG + 1];
+/* argv with the words after "@" replaced; texts are borrowed. */
+static void fill_argv(char *const *argv, char *number, char *path, char *dir, char **arg) {
     size_t n = 0;
+    for (; argv[n] && n < MAX_ARG; n++) {
+        arg[n] = argv[n];
+        if (strcmp(argv[n], "@FD") == 0) arg[n] = number;
+        if (strcmp(argv[n], "@SOCKET") == 0) arg[n] = path;
+        if (strcmp(argv[n], "@DIR") == 0) arg[n] = dir;
+    }
+    arg[n] = NULL;
+    LG_ASSERT(!argv[n]);
+}
+
+static lg_status start(lg_link_client *c, int fd, char *const *arg, lg_err *err) {
+    pid_t pid = fork();
+    if (pid == 0) child(fd, arg);
+    if (pid < 0) return LG_FAIL(err, LG_E_IO, "fork: %s", strerror(errno));
+    lg_buf_clear(&c->out);
+    lg_link_reader_fini(&c->reader);
+    c->pid = (int)pid;
+    return LG_OK;
+}
+
+static lg_status spawn_worker(lg_link_client *c, char *const *argv, lg_err *err) {
+    int sv[2];
+    char number[16], *arg[MAX_ARG + 1];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv) != 0)
         return LG_FAIL(err, LG_E_IO, "socketpair: %s", strerror(errno));
     snprintf(number, sizeof number, "%d", sv[1]);
-    for (; argv[n] && n < MAX_ARG; n++) arg[n] = strcmp(argv[n], "@FD") ? argv[n] : number;
-    arg[n] = NULL;
-    LG_ASSERT(!argv[n]);
-    pid_t pid = fork();
-    if (pid == 0) child(sv[1], arg);
-    int why = errno;
+    fill_argv(argv, number, NULL, NULL, arg);
+    lg_status st = start(c, sv[1], arg, err);
     close(sv[1]);
-    if (pid < 0) {
+    if (st != LG_OK) {
         close(sv[0]);
-        return LG_FAIL(err, LG_E_IO, "fork: %s", strerror(why));
+        return st;
     }
     fcntl(sv[0], F_SETFL, O_NONBLOCK);
-    lg_buf_clear(&c->out);
-    lg_link_reader_fini(&c->reader);
     c->fd = sv[0];
-    c->pid = (int)pid;
     return LG_OK;
+}
+
+/* ---- a launcher ---- */
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at) {
+    (void)info;
+    (void)kind;
+    (void)at;
+    remove(path);
+    return 0;
+}
+
+/* A killed launcher leaves its files; they are all in here. */
+static void remove_dir(lg_link_client *c) {
+    if (c->listen_fd >= 0) close(c->listen_fd);
+    c->listen_fd = -1;
+    if (c->dir[0]) nftw(c->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    c->dir[0] = 0;
+}
+
+/* A folder in memory where there is one: MPI keeps its shared segments there. */
+static bool make_dir(lg_link_client *c) {
+    static const char *const place[] = {"/dev/shm", "/tmp"};
+    for (size_t i = 0; i < LG_COUNT(place); i++) {
+        snprintf(c->dir, sizeof c->dir, "%s/lignum-XXXXXX", place[i]);
+        if (mkdtemp(c->dir)) return true; /* mode 0700 */
+    }
+    c->dir[0] = 0;
+    return false;
+}
+
+static lg_status spawn_launcher(lg_link_client *c, char *const *argv, lg_err *err) {
+    char *arg[MAX_ARG + 1];
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    if (!make_dir(c)) return LG_FAIL(err, LG_E_IO, "/tmp/lignum-XXXXXX: %s", strerror(errno));
+    snprintf(addr.sun_path, sizeof addr.sun_path, "%s/link", c->dir);
+    c->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (c->listen_fd < 0 || bind(c->listen_fd, (struct sockaddr *)&addr, sizeof addr) != 0 ||
+        listen(c->listen_fd, 4) != 0) {
+        LG_FAIL(err, LG_E_IO, "%s: %s", addr.sun_path, strerror(errno));
+        remove_dir(c);
+        return LG_E_IO;
+    }
+    fill_argv(argv, NULL, addr.sun_path, c->dir, arg);
+    lg_status st = start(c, -1, arg, err);
+    if (st != LG_OK) remove_dir(c);
+    return st;
+}
+
+lg_status lg_link_client_spawn(lg_link_client *c, char *const *argv, lg_err *err) {
+    for (size_t i = 0; argv[i]; i++)
+        if (strcmp(argv[i], "@SOCKET") == 0) return spawn_launcher(c, argv, err);
+    return spawn_worker(c, argv, err);
+}
+
+lg_status lg_link_client_accept(lg_link_client *c) {
+    struct ucred who;
+    socklen_t len = sizeof who;
+    siginfo_t info = {0};
+    int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        int got = waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT);
+        return got != 0 || info.si_pid ? LG_E_COMM : LG_AGAIN;
+    }
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0 || who.uid != geteuid()) {
+        close(fd);
+        return LG_AGAIN;
+    }
+    c->fd = fd;
+    close(c->listen_fd);
+    c->listen_fd = -1;
+    return LG_OK;
+}
+
+int lg_link_connect(const char *path, lg_err *err) {
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(addr.sun_path, sizeof addr.sun_path, "%s", path);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&addr, sizeof addr) == 0) return fd;
+    LG_FAIL(err, LG_E_IO, "%s: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    return -1;
 }
 
 lg_status lg_link_client_read(lg_link_client *c) {
@@ -102,6 +209,7 @@ void lg_link_client_stop(lg_link_client *c, uint64_t grace_us, int *wait_status)
         }
     }
     c->pid = 0;
+    remove_dir(c);
     if (wait_status) *wait_status = status;
 }
 

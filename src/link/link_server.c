@@ -235,8 +235,9 @@ static lg_status run(server *s, lg_err *err) {
             continue;
         }
         lg_status st = lg_step(s->eng);
-        send_events(s);
+        /* A lost device's events say that all requests failed; without them the gateway lets them go on elsewhere. */
         if (st < 0) return LG_FAIL(err, st, "the engine stopped: %s", lg_status_name(st));
+        send_events(s);
         idle = st == LG_AGAIN;
 #ifdef LG_TEST_HOOKS
         if (!idle) hook_step(s);

@@ -161,10 +161,11 @@ static lg_status start(lg_weights **w, const char *path, lg_err *err) {
     return LG_FAIL(err, LG_E_NOMEM, "%s: no memory", path);
 }
 
-lg_status lg_weights_open(const char *path, lg_pool *pool, lg_progress_fn *progress,
-                          void *progress_ctx, lg_weights **w, lg_err *err) {
+lg_status lg_weights_open_part(const char *path, const lg_weights_part *part, lg_pool *pool,
+                               lg_progress_fn *progress, void *progress_ctx, lg_weights **w,
+                               lg_err *err) {
     LG_TRY(start(w, path, err));
-    lg_weights_walk walk = {.w = *w, .path = path, .err = err};
+    lg_weights_walk walk = {.w = *w, .path = path, .part = part, .err = err};
     lg_status st = prepare(*w, &walk);
     if (st == LG_OK) st = fill(*w, &walk, pool, progress, progress_ctx);
     lg_mem_free(walk.job);
@@ -173,13 +174,23 @@ lg_status lg_weights_open(const char *path, lg_pool *pool, lg_progress_fn *progr
     return st;
 }
 
-lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err) {
+lg_status lg_weights_check_part(const char *path, const lg_weights_part *part, lg_weights **w,
+                                lg_err *err) {
     LG_TRY(start(w, path, err));
-    lg_weights_walk walk = {.w = *w, .path = path, .err = err};
+    lg_weights_walk walk = {.w = *w, .path = path, .part = part, .err = err};
     lg_status st = prepare(*w, &walk);
     lg_quant_close(&walk.quant);
     if (st != LG_OK) lg_weights_close(w);
     return st;
+}
+
+lg_status lg_weights_open(const char *path, lg_pool *pool, lg_progress_fn *progress,
+                          void *progress_ctx, lg_weights **w, lg_err *err) {
+    return lg_weights_open_part(path, NULL, pool, progress, progress_ctx, w, err);
+}
+
+lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err) {
+    return lg_weights_check_part(path, NULL, w, err);
 }
 
 void lg_weights_close(lg_weights **w) {

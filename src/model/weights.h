@@ -65,6 +65,28 @@ lg_status lg_weights_open(const char *path, lg_pool *pool, lg_progress_fn *progr
                           void *progress_ctx, lg_weights **w, lg_err *err);
 void lg_weights_close(lg_weights **w);
 
+/* Which routed experts a process loads.  The others are checked as always, but their matrices have no panels and nothing of
+ * them is read from the files. */
+typedef struct lg_weights_part {
+    bool (*has)(const void *ctx, uint32_t layer, uint32_t e);
+    const void *ctx;
+} lg_weights_part;
+
+/* lg_weights_open and lg_weights_check of a part; NULL: everything. */
+lg_status lg_weights_open_part(const char *path, const lg_weights_part *part, lg_pool *pool,
+                               lg_progress_fn *progress, void *progress_ctx, lg_weights **w,
+                               lg_err *err);
+lg_status lg_weights_check_part(const char *path, const lg_weights_part *part, lg_weights **w,
+                                lg_err *err);
+
+/* ---- weights_sum.c: checksums of what lies in memory, as the kernels read it ---- */
+
+/* sum[layer * n_expert + e]: panels and scales of each routed expert, never 0; 0 for one that is not loaded. */
+void lg_weights_sum_experts(const lg_weights *w, lg_pool *pool, uint64_t *sum);
+
+/* Everything else, shapes included: the same in every process that has loaded this model, whatever its part. */
+uint64_t lg_weights_sum_rest(const lg_weights *w, lg_pool *pool);
+
 /* Check config, every tensor's name, type and shape, and the values of vectors, without packing (what `inspect` and the
  * loader tests use); fills *w's cfg, counts and sizes; lg_mat fields have no data.  Returns as lg_weights_open. */
 lg_status lg_weights_check(const char *path, lg_weights **w, lg_err *err);

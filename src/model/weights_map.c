@@ -249,13 +249,15 @@ static lg_status take_conv(lg_weights_walk *k, const char *name, uint32_t n_ch,
 lg_weights_job *lg_weights_put(lg_weights_walk *k, lg_dtype type, uint32_t n_out, uint32_t n_in,
                                lg_mat *m) {
     uint64_t bytes = lg_pack_bytes(type, n_out, n_in);
+    *m = (lg_mat){.type = type, .n_out = n_out, .n_in = n_in};
+    k->n_param += (uint64_t)n_out * n_in;
+    if (k->elsewhere) return NULL;
     void *dst = lg_arena_take(&k->arena, 1, bytes);
-    *m = (lg_mat){.type = type, .n_out = n_out, .n_in = n_in, .panel = dst};
+    m->panel = dst;
     lg_weights_job *job = k->job ? &k->job[k->n_job] : NULL;
     if (job) *job = (lg_weights_job){.type = type, .n_out = n_out, .n_in = n_in, .dst = dst};
     k->n_job++;
     k->pack_bytes += bytes;
-    k->n_param += (uint64_t)n_out * n_in;
     return job;
 }
 
@@ -287,9 +289,10 @@ static lg_status take_scale(lg_weights_walk *k, const lg_view *v, lg_mat *m) {
     uint64_t shape[] = {((uint64_t)m->n_out + FP8_BLOCK - 1) / FP8_BLOCK,
                         ((uint64_t)m->n_in + FP8_BLOCK - 1) / FP8_BLOCK};
     LG_TRY(take(k, name, 1u << LG_F32 | 1u << LG_BF16, 2, shape, &s));
+    k->n_quant++;
+    if (k->elsewhere) return LG_OK;
     float *y = lg_arena_take(&k->arena, (size_t)(shape[0] * shape[1]), sizeof *y);
     m->scale = y;
-    k->n_quant++;
     /* There may be a hundred thousand of them all over the files: read once, when they are needed. */
     return y ? convert(k, s, PLAIN, y) : LG_OK;
 }
@@ -334,6 +337,10 @@ static void put_rows(lg_weights_walk *k, const lg_view *v, uint64_t row0, uint32
     put_mat(k, v->type, v->data + row0 * (v->len_bytes / n_row), n_out, n_in, m);
 }
 
+void lg_weights_at_expert(lg_weights_walk *k, const lg_layer_w *l, uint32_t x) {
+    k->elsewhere = k->part && !k->part->has(k->part->ctx, (uint32_t)(l - k->w->layer), x);
+}
+
 /* All experts of layer i: gate and up [E][2 I][H], gate rows first, or (GGUF) two tensors [E][I][H]; down [E][H][I]. */
 static lg_status take_stacked_experts(lg_weights_walk *k, uint32_t i, bool fused,
                                       lg_layer_w *l) {
@@ -357,6 +364,7 @@ static lg_status take_stacked_experts(lg_weights_walk *k, uint32_t i, bool fused
     LG_TRY(take(k, name, types, 3, (uint64_t[]){e, h, n}, &down));
     for (uint32_t x = 0; x < c->n_expert; x++) {
         lg_mlp_w *m = &l->expert[x];
+        lg_weights_at_expert(k, l, x);
         put_rows(k, gate, x * step, c->n_ff_expert, c->n_embd, &m->gate);
         put_rows(k, up, x * step + up0, c->n_ff_expert, c->n_embd, &m->up);
         put_rows(k, down, x * h, c->n_embd, c->n_ff_expert, &m->down);
@@ -402,7 +410,11 @@ static lg_status take_moe(lg_weights_walk *k, uint32_t i, lg_layer_w *l) {
     else if (fused || c->gguf)
         LG_TRY(take_stacked_experts(k, i, fused, l));
     else
-        for (uint32_t x = 0; x < c->n_expert; x++) LG_TRY(take_expert(k, i, x, &l->expert[x]));
+        for (uint32_t x = 0; x < c->n_expert; x++) {
+            lg_weights_at_expert(k, l, x);
+            LG_TRY(take_expert(k, i, x, &l->expert[x]));
+        }
+    k->elsewhere = false;
     k->n_param_expert += k->n_param - before;
     LG_TRY(layer_mat(k, i, SHARED_GATE, n, h, &l->shared.gate));
     LG_TRY(layer_mat(k, i, SHARED_UP, n, h, &l->shared.up));
@@ -511,6 +523,7 @@ lg_status lg_weights_map_walk(lg_weights_walk *k) {
     k->n_job = 0;
     k->pack_bytes = k->n_param = k->n_param_expert = 0;
     k->n_quant = 0;
+    k->elsewhere = false;
     LG_TRY(take_ends(k));
     for (uint32_t i = 0; i < c->n_layer; i++) LG_TRY(take_layer(k, i));
     if (c->quant && k->n_quant == 0)

@@ -71,7 +71,9 @@ typedef struct lg_weights_walk {
     bool ready; /* the arena's block is filled already: values are neither read nor written */
     lg_weights_job *job; /* NULL when counting */
     size_t n_job;
-    uint64_t pack_bytes; /* panels of all jobs */
+    const lg_weights_part *part; /* NULL: all experts */
+    bool elsewhere;              /* the expert being visited is checked, not loaded */
+    uint64_t pack_bytes;         /* panels of all jobs */
     uint64_t n_param, n_param_expert;
     uint32_t n_quant; /* matrices that quantization_config is about */
     lg_err *err;
@@ -94,6 +96,9 @@ lg_status lg_weights_quant_experts(lg_weights_walk *k, const char *gate_up, cons
 /* Count a matrix and, when jobs are kept, add one; the caller fills its source. */
 lg_weights_job *lg_weights_put(lg_weights_walk *k, lg_dtype type, uint32_t n_out, uint32_t n_in,
                                lg_mat *m);
+
+/* Expert x of layer l is visited next; it may be another rank's. */
+void lg_weights_at_expert(lg_weights_walk *walk, const lg_layer_w *l, uint32_t x);
 
 /* After a walk: count vision and MTP tensors as skipped and refuse any other that was not used. */
 lg_status lg_weights_map_rest(lg_weights_walk *walk);

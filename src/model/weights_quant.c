@@ -359,7 +359,7 @@ static lg_status put_any(gather *g, lg_mat *m, lg_weights_job *job) {
 /* Choose the type, check values when they are read, add the job. */
 static lg_status put(gather *g, lg_mat *m) {
     lg_status st = LG_OK;
-    bool values = g->k->job != NULL;
+    bool values = g->k->job != NULL && !g->k->elsewhere;
     /* The order of the groups decides about the type, so it is read on each walk where it may be any. */
     bool ordered = (!g->scheme->act_order && !values) || in_order(g, &st);
     LG_TRY(st);
@@ -379,6 +379,7 @@ static lg_status put(gather *g, lg_mat *m) {
     if (g->n_in % lg_dtype_block(type))
         return check_width(g, "input", g->n_in, lg_dtype_block(type));
     lg_weights_job *job = lg_weights_put(g->k, type, g->n_out, g->n_in, m);
+    if (g->k->elsewhere) return LG_OK;
     if (type == LG_I4_ANY || type == LG_I8_ANY) LG_TRY(put_any(g, m, job));
     if (type == LG_NVFP4) {
         float *factor = lg_arena_take(&g->k->arena, 1, sizeof *factor);
@@ -405,6 +406,7 @@ static lg_status put_fp8(gather *g, lg_mat *m) {
     lg_weights_job *job = lg_weights_put(g->k, LG_E4M3, g->n_out, g->n_in, m);
     if (job) job->src = v->data;
     m->scale_row = per == LG_PER_CHANNEL;
+    if (g->k->elsewhere) return LG_OK;
     size_t n =
         m->scale_row ? (size_t)lg_mat_n_panel(m) * LG_NR : (size_t)blocks_out * blocks_in;
     float *y = lg_arena_take(&g->k->arena, n, sizeof *y);
@@ -520,6 +522,7 @@ lg_status lg_weights_quant_experts(lg_weights_walk *k, const char *gate_up, cons
     k->n_quant += 3 * c->n_expert;
     for (uint64_t x = 0; x < c->n_expert; x++) {
         lg_mlp_w *m = &l->expert[x];
+        lg_weights_at_expert(k, l, (uint32_t)x);
         LG_TRY(put_stacked(&a, a_codes, 2 * n * x, n, &m->gate));
         LG_TRY(put_stacked(&a, a_codes, 2 * n * x + n, n, &m->up));
         LG_TRY(put_stacked(&b, b_codes, h * x, h, &m->down));

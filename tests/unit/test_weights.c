@@ -418,6 +418,78 @@ static void test_memory_runs_out_anywhere(void **state) {
     }
 }
 
+/* ---- a part of the experts ---- */
+
+static bool every_third(const void *ctx, uint32_t layer, uint32_t e) {
+    return (layer + e) % *(const uint32_t *)ctx == 0;
+}
+
+static void expect_same_mat(const lg_mat *a, const lg_mat *b) {
+    assert_memory_equal(a->panel, b->panel, (size_t)lg_pack_bytes(a->type, a->n_out, a->n_in));
+    assert_int_equal(a->scale != NULL, b->scale != NULL);
+    if (a->scale)
+        assert_memory_equal(a->scale, b->scale,
+                            (size_t)((a->n_out + 127) / 128) * ((a->n_in + 127) / 128) *
+                                sizeof *a->scale);
+}
+
+/* Experts of a part are bit for bit those of the whole, the others are not there; checksums say so. */
+static void test_a_part_of_the_experts(void **state) {
+    (void)state;
+    const uint32_t step = 3;
+    const lg_weights_part part = {every_third, &step};
+    for (size_t i = 0; i < LG_COUNT(models); i++) {
+        char path[512];
+        lg_weights *all = NULL, *some = NULL, *checked = NULL;
+        lg_fixture_source(models[i], path, sizeof path);
+        assert_int_equal(lg_weights_open(path, NULL, NULL, NULL, &all, NULL), LG_OK);
+        assert_int_equal(lg_weights_open_part(path, &part, NULL, NULL, NULL, &some, NULL),
+                         LG_OK);
+        assert_int_equal(lg_weights_check_part(path, &part, &checked, NULL), LG_OK);
+        assert_int_equal(checked->weight_bytes, some->weight_bytes);
+        assert_int_equal(all->n_param, some->n_param);
+        const lg_config *c = &all->cfg;
+        size_t n = (size_t)c->n_layer * c->n_expert;
+        uint64_t *sum_all = lg_mem_calloc(n, sizeof *sum_all);
+        uint64_t *sum_some = lg_mem_calloc(n, sizeof *sum_some);
+        lg_weights_sum_experts(all, NULL, sum_all);
+        lg_weights_sum_experts(some, NULL, sum_some);
+        for (uint32_t l = 0; l < c->n_layer; l++)
+            for (uint32_t e = 0; e < c->n_expert; e++) {
+                const lg_mlp_w *a = &all->layer[l].expert[e], *b = &some->layer[l].expert[e];
+                size_t at = (size_t)l * c->n_expert + e;
+                assert_true(sum_all[at] != 0);
+                if ((l + e) % step) {
+                    assert_true(!b->gate.panel && !b->up.panel && !b->down.panel &&
+                                !b->gate.scale);
+                    assert_true(sum_some[at] == 0);
+                    continue;
+                }
+                expect_same_mat(&a->gate, &b->gate);
+                expect_same_mat(&a->up, &b->up);
+                expect_same_mat(&a->down, &b->down);
+                assert_true(sum_some[at] == sum_all[at]);
+            }
+        uint64_t rest = lg_weights_sum_rest(all, NULL);
+        assert_true(rest == lg_weights_sum_rest(some, NULL));
+        if (c->n_expert) {
+            assert_true(some->weight_bytes < all->weight_bytes);
+            /* One byte of one expert, then one of the router. */
+            ((uint8_t *)(uintptr_t)some->layer[0].expert[0].down.panel)[5] ^= 1;
+            lg_weights_sum_experts(some, NULL, sum_some);
+            assert_true(sum_some[0] != sum_all[0]);
+            assert_true(sum_some[step] == sum_all[step]);
+            ((uint8_t *)(uintptr_t)some->layer[1].router.panel)[7] ^= 1;
+            assert_true(rest != lg_weights_sum_rest(some, NULL));
+        }
+        lg_mem_free(sum_all);
+        lg_mem_free(sum_some);
+        lg_weights_close(&all);
+        lg_weights_close(&some);
+        lg_weights_close(&checked);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_weight_is_where_it_belongs),
@@ -428,6 +500,7 @@ int main(void) {
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_progress_and_cancelling),
         cmocka_unit_test(test_memory_runs_out_anywhere),
+        cmocka_unit_test(test_a_part_of_the_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

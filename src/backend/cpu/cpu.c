@@ -87,6 +87,7 @@ static void carve_mlp(lg_arena *a, const lg_config *c, const lg_backend_opt *opt
     s->sorted_tok = lg_arena_take(a, nk, u);
     s->sorted_w = lg_arena_take(a, nk, f);
     s->tok_at = lg_arena_take(a, nk, u);
+    s->row_w = lg_arena_take(a, nk, f);
     s->n_at = lg_arena_take(a, n, u);
     s->h = lg_arena_take(a, nk * c->n_ff_expert, f);
     s->h2 = lg_arena_take(a, nk * c->n_ff_expert, f);
@@ -96,6 +97,11 @@ static void carve_mlp(lg_arena *a, const lg_config *c, const lg_backend_opt *opt
     s->so = lg_arena_take(a, n * c->n_embd, f);
     s->sg = lg_arena_take(a, n, f);
     s->job = lg_arena_take(a, (size_t)c->n_expert + 2, sizeof *s->job);
+    if (!opt->dist) return;
+    lg_exchange_carve(a, opt->dist->comm, opt->dist->place, opt->dist->kind, opt->max_tok,
+                      c->n_embd, c->n_expert_tok, &s->ex);
+    s->ex.n_chosen = opt->dist->n_chosen;
+    lg_cpu_quant_carve(a, n * c->n_embd, &s->in_q);
 }
 
 /* The most elements that go into an output, down or head product at once. */
@@ -168,6 +174,10 @@ lg_status lg_backend_open(const lg_weights *w, const lg_backend_opt *opt, lg_poo
     if (!lg_kv_has(opt->kv))
         return LG_FAIL(err, LG_E_ARG, "backend: keys and values cannot be kept as %s",
                        lg_dtype_name(opt->kv));
+    if (opt->dist && w->cfg.n_expert == 0)
+        return LG_FAIL(err, LG_E_UNSUPPORTED,
+                       "backend: found a model without experts, which %u ranks cannot share",
+                       opt->dist->comm->n_rank);
     lg_backend *be = lg_mem_alloc(sizeof *be);
     if (!be) return LG_FAIL(err, LG_E_NOMEM, "backend: no memory");
     be->w = w;
@@ -242,6 +252,9 @@ static void place_rows(lg_backend *be, const lg_batch *b) {
             s->seq_task[i] + (q->n_tok + LG_CPU_ATTN_BLK - 1) / LG_CPU_ATTN_BLK;
     }
     LG_ASSERT(n_row == b->n_tok);
+    if (!be->opt.dist) return;
+    LG_ASSERT(b->rank_tok[be->opt.dist->comm->rank] == b->n_tok);
+    if (be->cfg->n_expert) lg_exchange_begin(&s->ex, b->rank_tok);
 }
 
 static void embed_task(void *ctx, size_t task, int thread) {
@@ -268,6 +281,10 @@ static void run_layer(lg_backend *be, uint32_t layer) {
     size_t n = be->batch->n_tok, h = c->n_embd;
     int l = (int)layer;
     lg_cpu_trace(be, l, "in_norm", be->s.xn, n, h, h);
+    if (n == 0) { /* a rank without rows of its own still serves its experts */
+        lg_cpu_moe_group(be, layer);
+        return;
+    }
     if (w->kind == LG_LAYER_ATTN)
         lg_cpu_attn(be, layer);
     else
@@ -275,7 +292,9 @@ static void run_layer(lg_backend *be, uint32_t layer) {
     lg_cpu_trace(be, l, "mixer_out", be->s.mix, n, h, h);
     lg_cpu_residual(be, w->post_norm, c->n_expert ? w->shared_gate : NULL);
     lg_cpu_trace(be, l, "post_norm", be->s.xn, n, h, h);
-    if (c->n_expert)
+    if (c->n_expert && be->opt.dist)
+        lg_cpu_moe_group(be, layer);
+    else if (c->n_expert)
         lg_cpu_moe(be, layer);
     else
         lg_cpu_dense(be, layer);
@@ -292,10 +311,14 @@ lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *ou
                be);
     lg_cpu_quant_start(&be->s.xn_q, be->s.xn, n, be->cfg->n_embd);
     lg_cpu_trace(be, -1, "embed", be->s.x, n, h, h);
-    for (uint32_t l = 0; l < be->cfg->n_layer; l++) run_layer(be, l);
-    lg_cpu_head(be, out);
+    bool lost = false;
+    for (uint32_t l = 0; l < be->cfg->n_layer && !lost; l++) {
+        run_layer(be, l);
+        lost = be->opt.dist && be->opt.dist->comm->lost;
+    }
+    if (!lost) lg_cpu_head(be, out);
     be->batch = NULL;
-    return LG_OK;
+    return lost ? LG_E_BACKEND : LG_OK;
 }
 
 /* S of one value head with its open rows folded in, as gdn_rows would fold them. */

@@ -6,6 +6,7 @@
  *   attn.c   gated attention over KV pages
  *   gdn.c    Gated DeltaNet over state slots
  *   moe.c    router, grouped experts, shared expert, combination; the dense MLP
+ *   moe_group.c  the same when experts are divided over ranks
  *   snap.c   snapshots of slots, copies of pages
  *   head.c   final norm, head and sampling of the output rows
  *
@@ -61,6 +62,15 @@ typedef struct lg_cpu_gemm {
     uint32_t task0, n_row_blk, n_panel_task;
 } lg_cpu_gemm;
 
+/* Rows sorted by expert, and where their products go. */
+typedef struct lg_cpu_sorted {
+    const uint32_t *first; /* [n_expert + 1] first sorted row of each expert */
+    const uint32_t *row;   /* [first[n_expert]] row of x */
+    const float *x;        /* [..][n_embd] */
+    float *h, *h2;         /* [first[n_expert]][n_ff_expert] */
+    float *out;            /* [first[n_expert]][n_embd] */
+} lg_cpu_sorted;
+
 /* Step scratch.  N = max_tok, S = max_seq, O = max_out, T = threads; see lg_cpu_carve. */
 typedef struct lg_cpu_scratch {
     float *x;          /* [N][n_embd] residual stream */
@@ -98,11 +108,14 @@ typedef struct lg_cpu_scratch {
     uint32_t *sorted_tok; /* [N * k] rows by expert */
     float *sorted_w;      /* [N * k] */
     uint32_t *tok_at;     /* [N][k] places of a row among the sorted, ascending */
+    float *row_w;         /* [N][k] and the weights in this order */
     uint32_t *n_at;       /* [N] places filled */
     float *h, *h2;        /* [N * k][n_ff_expert], dense: [N][n_ff] */
     float *eo;            /* [N * k][n_embd] */
     float *sh, *sh2, *so; /* shared expert: [N][n_ff_shared] twice, [N][n_embd] */
     float *sg;            /* [N] gate of the shared expert, before its sigmoid */
+    lg_exchange ex;       /* with opt.dist */
+    lg_cpu_quant in_q;    /* with opt.dist: ex.in as integers */
     lg_cpu_gemm *job;     /* [2 * n_expert + 8] */
     /* head */
     float *xo;            /* [O][n_embd] */
@@ -191,11 +204,33 @@ void lg_cpu_quant_jobs(lg_backend *be, lg_cpu_quant *q, lg_cpu_gemm *job, uint32
 /* The integers from row `row` of a job on, for weights w; false when that product reads floats. */
 bool lg_cpu_quant_rows(const lg_cpu_gemm *job, const lg_mat *w, uint32_t row, lg_qrows *x);
 
+/* ---- moe.c: what alone and group share ---- */
+
+/* Gate and up of the shared expert and the router, then the experts of each row: s.sh, s.top_id, s.top_w. */
+void lg_cpu_moe_route(lg_backend *be, uint32_t layer);
+
+/* The products of the experts that have rows: gate and up (down = false) or down.  Returns how many. */
+uint32_t lg_cpu_moe_jobs(const lg_backend *be, const lg_layer_w *w, const lg_cpu_sorted *at,
+                         bool down, lg_cpu_gemm *job);
+
+/* The shared expert's down product. */
+lg_cpu_gemm lg_cpu_moe_shared(const lg_backend *be, const lg_layer_w *w);
+
+/* s.mix = sum of each row's experts in ascending id, out[at[r * k + j]] times weight[r * ld_weight + j], then the shared expert. */
+typedef struct lg_cpu_combine {
+    const float *out;
+    const uint32_t *at;
+    const float *weight;
+    size_t ld_weight;
+} lg_cpu_combine;
+void lg_cpu_moe_combine(lg_backend *be, uint32_t layer, const lg_cpu_combine *from);
+
 /* ---- one function a stage group; each reads s.xn and writes s.mix ---- */
 
 void lg_cpu_attn(lg_backend *be, uint32_t layer);
 void lg_cpu_gdn(lg_backend *be, uint32_t layer);
 void lg_cpu_moe(lg_backend *be, uint32_t layer);
+void lg_cpu_moe_group(lg_backend *be, uint32_t layer);
 void lg_cpu_dense(lg_backend *be, uint32_t layer);
 void lg_cpu_head(lg_backend *be, lg_step_out *out);
 

@@ -40,12 +40,14 @@ static void sort_rows(lg_backend *be) {
     memset(s->n_at, 0, n * sizeof *s->n_at);
     for (uint32_t at = 0; at < n * k; at++) {
         uint32_t r = s->sorted_tok[at];
+        s->row_w[(size_t)r * k + s->n_at[r]] = s->sorted_w[at];
         s->tok_at[(size_t)r * k + s->n_at[r]++] = at;
     }
 }
 
 typedef struct combine_ctx {
     lg_backend *be;
+    const lg_cpu_combine *from;
     bool routed, shared;
 } combine_ctx;
 
@@ -59,12 +61,12 @@ static void combine_task(void *ctx, size_t task, int thread) {
     uint32_t r1 = r0 + ROWS_PER_TASK < n ? r0 + ROWS_PER_TASK : n, k = be->cfg->n_expert_tok;
     for (uint32_t r = r0; r < r1; r++) {
         float *y = s->mix + (size_t)r * h, gate;
+        const uint32_t *at = c->from->at + (size_t)r * k;
+        const float *weight = c->from->weight + r * c->from->ld_weight;
         if (c->routed) {
             memset(y, 0, h * sizeof *y);
-            for (uint32_t j = 0; j < k; j++) {
-                uint32_t at = s->tok_at[(size_t)r * k + j];
-                be->kern->axpy(s->sorted_w[at], s->eo + (size_t)at * h, h, y);
-            }
+            for (uint32_t j = 0; j < k; j++)
+                be->kern->axpy(weight[j], c->from->out + (size_t)at[j] * h, h, y);
         }
         if (c->shared) {
             be->kern->sigmoid_mul(&one, &s->sg[r], 1, &gate);
@@ -73,18 +75,20 @@ static void combine_task(void *ctx, size_t task, int thread) {
     }
 }
 
-/* Sum experts and shared expert; with a tracer in two passes, so that it can see the first sum. */
-static void combine(lg_backend *be, int layer) {
+/* With a tracer in two passes, so that it can see the first sum. */
+void lg_cpu_moe_combine(lg_backend *be, uint32_t layer, const lg_cpu_combine *from) {
     uint32_t n = be->batch->n_tok, h = be->cfg->n_embd;
     size_t n_task = (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
     uint64_t macs = (uint64_t)n * h * (be->cfg->n_expert_tok + 1);
-    combine_ctx both = {be, true, true}, routed = {be, true, false}, shared = {be, false, true};
+    combine_ctx both = {be, from, true, true}, routed = {be, from, true, false};
+    combine_ctx shared = {be, from, false, true};
+    lg_cpu_trace(be, (int)layer, "moe.shared_out", be->s.so, n, h, h);
     if (!be->opt.trace) {
         lg_cpu_run(be, n_task, macs, combine_task, &both);
         return;
     }
     lg_cpu_run(be, n_task, macs, combine_task, &routed);
-    lg_cpu_trace(be, layer, "moe.routed_out", be->s.mix, n, h, h);
+    lg_cpu_trace(be, (int)layer, "moe.routed_out", be->s.mix, n, h, h);
     lg_cpu_run(be, n_task, macs, combine_task, &shared);
 }
 
@@ -98,10 +102,9 @@ static void trace_router(const lg_backend *be, int layer) {
     lg_cpu_trace(be, layer, "moe.shared_gate_logit", s->sg, n, 1, 1);
 }
 
-/* Products of the chosen experts: gate and up of all of them (down = false), or down. */
-static uint32_t expert_jobs(lg_backend *be, const lg_layer_w *w, bool down, lg_cpu_gemm *job) {
+uint32_t lg_cpu_moe_jobs(const lg_backend *be, const lg_layer_w *w, const lg_cpu_sorted *s,
+                         bool down, lg_cpu_gemm *job) {
     const lg_config *cfg = be->cfg;
-    lg_cpu_scratch *s = &be->s;
     uint32_t n_job = 0;
     for (uint32_t e = 0; e < cfg->n_expert; e++) {
         uint32_t at = s->first[e], n = s->first[e + 1] - at;
@@ -113,14 +116,14 @@ static uint32_t expert_jobs(lg_backend *be, const lg_layer_w *w, bool down, lg_c
                                          .x = h,
                                          .ld_x = cfg->n_ff_expert,
                                          .n_row = n,
-                                         .y = s->eo + (size_t)at * cfg->n_embd,
+                                         .y = s->out + (size_t)at * cfg->n_embd,
                                          .ld_y = cfg->n_embd};
         else
             job[n_job++] = (lg_cpu_gemm){.w = &m->gate,
                                          .w2 = &m->up,
-                                         .x = s->xn,
+                                         .x = s->x,
                                          .ld_x = cfg->n_embd,
-                                         .row_idx = s->sorted_tok + at,
+                                         .row_idx = s->row + at,
                                          .n_row = n,
                                          .y = h,
                                          .y2 = s->h2 + (size_t)at * cfg->n_ff_expert,
@@ -150,12 +153,15 @@ static lg_cpu_gemm down_job(const lg_backend *be, const lg_mlp_w *m, const float
                          .ld_y = be->cfg->n_embd};
 }
 
-void lg_cpu_moe(lg_backend *be, uint32_t layer) {
+lg_cpu_gemm lg_cpu_moe_shared(const lg_backend *be, const lg_layer_w *w) {
+    return down_job(be, &w->shared, be->s.sh, be->s.so);
+}
+
+void lg_cpu_moe_route(lg_backend *be, uint32_t layer) {
     const lg_config *cfg = be->cfg;
     const lg_layer_w *w = &be->w->layer[layer];
     lg_cpu_scratch *s = &be->s;
-    uint32_t n = be->batch->n_tok, n_job;
-    /* The shared expert needs no routing, so it fills the two stages that have little else to do. */
+    uint32_t n = be->batch->n_tok;
     s->job[0] = gate_up_job(be, &w->shared, s->sh, s->sh2);
     s->job[1] = (lg_cpu_gemm){.w = &w->router,
                               .x = s->xn,
@@ -168,19 +174,29 @@ void lg_cpu_moe(lg_backend *be, uint32_t layer) {
     lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK,
                (uint64_t)n * cfg->n_expert * cfg->n_expert_tok, topk_task, be);
     if (be->opt.trace) trace_router(be, (int)layer);
+}
+
+void lg_cpu_moe(lg_backend *be, uint32_t layer) {
+    const lg_config *cfg = be->cfg;
+    const lg_layer_w *w = &be->w->layer[layer];
+    lg_cpu_scratch *s = &be->s;
+    uint32_t n = be->batch->n_tok, n_job;
+    /* The shared expert needs no routing, so it fills the two stages that have little else to do. */
+    lg_cpu_moe_route(be, layer);
     sort_rows(be);
-    n_job = expert_jobs(be, w, false, s->job);
+    lg_cpu_sorted at = {s->first, s->sorted_tok, s->xn, s->h, s->h2, s->eo};
+    n_job = lg_cpu_moe_jobs(be, w, &at, false, s->job);
     lg_cpu_quant_jobs(be, &s->xn_q, s->job, n_job);
-    s->job[n_job] = down_job(be, &w->shared, s->sh, s->so);
+    s->job[n_job] = lg_cpu_moe_shared(be, w);
     lg_cpu_quant_start(&s->mid_q, s->sh, n, cfg->n_ff_shared);
     lg_cpu_quant_jobs(be, &s->mid_q, s->job + n_job, 1);
     lg_cpu_gemm_run(be, s->job, n_job + 1);
-    n_job = expert_jobs(be, w, true, s->job);
+    n_job = lg_cpu_moe_jobs(be, w, &at, true, s->job);
     lg_cpu_quant_start(&s->mid_q, s->h, n * cfg->n_expert_tok, cfg->n_ff_expert);
     lg_cpu_quant_jobs(be, &s->mid_q, s->job, n_job);
     lg_cpu_gemm_run(be, s->job, n_job);
-    lg_cpu_trace(be, (int)layer, "moe.shared_out", s->so, n, cfg->n_embd, cfg->n_embd);
-    combine(be, (int)layer);
+    lg_cpu_combine from = {s->eo, s->tok_at, s->row_w, cfg->n_expert_tok};
+    lg_cpu_moe_combine(be, layer, &from);
 }
 
 void lg_cpu_dense(lg_backend *be, uint32_t layer) {

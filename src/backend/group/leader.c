@@ -1,0 +1,290 @@
+/* leader.c - rank 0 of a group: the calls of backend.h, carried out by all ranks: see group.h.
+ *
+ * In:  the engine's batch, whose sequences say their owner.   Out: sampled tokens of all of them.
+ * Owner r is rank r; owner 0 is this process, whose own backend computes its rows between sending the orders and fetching
+ * the replies.  What is asked between two steps (snapshots, copies) is queued in the next order.
+ * Invariant: known[] is what the member has of a slot's ids, as order.c counts it there.
+ * When a rank is lost every call returns at once and the step LG_E_BACKEND.
+ * Thread: engine.  Memory: at open.  Test: tests/unit/test_group.c */
+#include "backend/group/group.h"
+
+#include <string.h>
+
+/* A member as the leader sees it. */
+typedef struct remote {
+    lg_order_out out;
+    lg_comm_req send, reply;
+    uint32_t *reply_word;
+    uint32_t *known;     /* [n_slot] first ids of the slot that the member has, without a gap */
+    bool *bias_known;    /* [n_slot] the member has this sequence's biases */
+    uint32_t *seq_at;    /* [n_slot] place in the engine's batch of each sequence sent */
+    lg_sampled *sampled; /* [n_slot] */
+} remote;
+
+/* lg_backend is opaque: this one is never taken for the CPU's. */
+typedef struct leader {
+    lg_comm *comm;
+    lg_order_limit lim;
+    lg_backend *own; /* rank 0's rows */
+    remote *member;  /* [n_rank], 0 unused */
+    uint32_t rank_tok[LG_MAX_RANK];
+    /* own part of a batch */
+    lg_batch_seq *seq;    /* [n_slot] */
+    uint32_t *tok, *page; /* [max_tok], [n_slot * pages of a context] */
+    uint32_t *seq_at;     /* [n_slot] */
+    lg_sampled *sampled;  /* [n_slot] */
+    uint32_t step;
+    void *block;
+} leader;
+
+static leader *of(lg_backend *be) {
+    return (leader *)(void *)be;
+}
+
+static uint32_t pages_of(uint32_t n_tok) {
+    return (n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
+}
+
+static void carve_member(lg_arena *a, const lg_order_limit *l, remote *m) {
+    m->out.word = lg_arena_take(a, lg_order_max_words(l), sizeof(uint32_t));
+    m->reply_word = lg_arena_take(a, lg_order_reply_words(l), sizeof(uint32_t));
+    m->known = lg_arena_take(a, l->n_slot, sizeof *m->known);
+    m->bias_known = lg_arena_take(a, l->n_slot, sizeof *m->bias_known);
+    m->seq_at = lg_arena_take(a, l->n_slot, sizeof *m->seq_at);
+    m->sampled = lg_arena_take(a, l->n_slot, sizeof *m->sampled);
+}
+
+static void carve(lg_arena *a, const lg_order_limit *l, leader *g) {
+    g->member = lg_arena_take(a, l->n_rank, sizeof *g->member);
+    g->seq = lg_arena_take(a, l->n_slot, sizeof *g->seq);
+    g->tok = lg_arena_take(a, l->max_tok, sizeof *g->tok);
+    g->page = lg_arena_take(a, (size_t)l->n_slot * pages_of(l->n_ctx), sizeof *g->page);
+    g->seq_at = lg_arena_take(a, l->n_slot, sizeof *g->seq_at);
+    g->sampled = lg_arena_take(a, l->n_slot, sizeof *g->sampled);
+    for (uint32_t r = 1; r < l->n_rank; r++) {
+        remote count;
+        carve_member(a, l, g->member ? &g->member[r] : &count);
+    }
+}
+
+static uint64_t own_bytes(const lg_order_limit *l) {
+    leader g;
+    lg_arena a;
+    lg_arena_init(&a, NULL, SIZE_MAX);
+    carve(&a, l, &g);
+    return a.used_bytes;
+}
+
+void lg_leader_plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
+                          lg_backend_plan *plan) {
+    lg_order_limit l;
+    lg_order_limit_of(cfg, opt, 0, &l);
+    lg_backend_plan_bytes(cfg, opt, n_thread, plan);
+    /* A member keeps each slot's ids; the leader has them in the engine. */
+    uint64_t ids = (uint64_t)l.n_slot * (l.n_ctx + 2 * LG_ORDER_MAX_BIAS) * sizeof(uint32_t);
+    plan->scratch_bytes += own_bytes(&l) + ids;
+}
+
+lg_status lg_leader_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
+                         lg_backend **be, lg_err *err) {
+    *be = NULL;
+    leader *g = lg_mem_alloc(sizeof *g);
+    if (!g) return LG_FAIL(err, LG_E_NOMEM, "group: no memory");
+    g->comm = opt->dist->comm;
+    lg_order_limit_of(&w->cfg, opt, 0, &g->lim);
+    uint64_t bytes = own_bytes(&g->lim);
+    lg_status st = LG_E_NOMEM;
+    lg_arena a;
+    g->block = lg_mem_alloc((size_t)bytes);
+    if (!g->block) {
+        LG_FAIL(err, st, "group: no memory for the orders of %u ranks", g->lim.n_rank);
+        goto fail;
+    }
+    lg_arena_init(&a, g->block, (size_t)bytes);
+    carve(&a, &g->lim, g);
+    for (uint32_t r = 1; r < g->lim.n_rank; r++) lg_order_begin(&g->member[r].out, &g->lim);
+    LG_TRY_GOTO(lg_backend_open(w, opt, pool, &g->own, err), st, fail);
+    *be = (lg_backend *)(void *)g;
+    return LG_OK;
+fail:
+    lg_mem_free(g->block);
+    lg_mem_free(g);
+    return st;
+}
+
+/* Send what is in a member's order and begin the next one. */
+static lg_status post(leader *g, uint32_t r, lg_order_kind kind) {
+    remote *m = &g->member[r];
+    lg_order_end(&m->out, kind, g->step, kind == LG_ORDER_STEP ? g->rank_tok : NULL, &g->lim);
+    return lg_comm_send(g->comm, r, LG_TAG_ORDER, m->out.word, m->out.n_word * sizeof(uint32_t),
+                        &m->send);
+}
+
+/* Append a command; a full order goes out as a note first. */
+static void command(leader *g, uint32_t r, lg_cmd op, uint32_t a, uint32_t b, uint32_t c,
+                    const uint32_t *data, uint32_t n) {
+    remote *m = &g->member[r];
+    if (g->comm->lost || lg_order_cmd(&m->out, op, a, b, c, data, n)) return;
+    lg_comm_at(g->comm, "note", 0);
+    if (post(g, r, LG_ORDER_NOTE) != LG_OK) return;
+    if (lg_comm_wait(g->comm, &m->send, 1) != LG_OK) return;
+    lg_order_begin(&m->out, &g->lim);
+    LG_ASSERT(lg_order_cmd(&m->out, op, a, b, c, data, n));
+}
+
+void lg_leader_close(lg_backend **be) {
+    if (!*be) return;
+    leader *g = of(*be);
+    lg_comm_at(g->comm, "quit", 0);
+    for (uint32_t r = 1; r < g->lim.n_rank && !g->comm->lost; r++) {
+        lg_order_begin(&g->member[r].out, &g->lim);
+        if (post(g, r, LG_ORDER_QUIT) == LG_OK) lg_comm_wait(g->comm, &g->member[r].send, 1);
+    }
+    /* Messages of a lost comm may still point into the block; the process ends soon. */
+    if (!g->comm->lost) lg_mem_free(g->block);
+    lg_backend_close(&g->own);
+    lg_mem_free(g);
+    *be = NULL;
+}
+
+/* ---- between steps ---- */
+
+void lg_leader_save(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
+                    uint32_t snap) {
+    if (owner == 0)
+        lg_backend_save(of(be)->own, 0, slot, n_tok, snap);
+    else
+        command(of(be), owner, LG_CMD_SAVE, slot, n_tok, snap, NULL, 0);
+}
+
+void lg_leader_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
+                    uint32_t snap) {
+    leader *g = of(be);
+    if (owner == 0) {
+        lg_backend_load(g->own, 0, slot, n_tok, snap);
+        return;
+    }
+    command(g, owner, LG_CMD_LOAD, slot, n_tok, snap, NULL, 0);
+    g->member[owner].known[slot] = 0;
+    g->member[owner].bias_known[slot] = false;
+}
+
+void lg_leader_copy_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to) {
+    if (owner == 0)
+        lg_backend_copy_page(of(be)->own, 0, from, to);
+    else
+        command(of(be), owner, LG_CMD_COPY, from, to, 0, NULL, 0);
+}
+
+/* ---- a step ---- */
+
+/* What member r must know before it can run this sequence: biases, and ids that its state was not made of there. */
+static void tell(leader *g, uint32_t r, const lg_batch_seq *q) {
+    remote *m = &g->member[r];
+    uint32_t *known = &m->known[q->slot], end = q->pos + q->n_tok;
+    if (q->pos == 0) {
+        *known = 0;
+        m->bias_known[q->slot] = false;
+    }
+    if (q->sampler && !m->bias_known[q->slot]) {
+        uint32_t pair[2 * LG_ORDER_MAX_BIAS], n = q->sampler->n_bias;
+        LG_ASSERT(n <= LG_ORDER_MAX_BIAS);
+        for (uint32_t i = 0; i < n; i++) {
+            pair[2 * i] = q->sampler->bias[i].id;
+            memcpy(&pair[2 * i + 1], &q->sampler->bias[i].bias, sizeof(float));
+        }
+        command(g, r, LG_CMD_BIAS, q->slot, n, 0, pair, 2 * n);
+        m->bias_known[q->slot] = true;
+    }
+    while (q->sampler && *known < q->pos) {
+        uint32_t n = q->pos - *known, most = LG_ORDER_CMD / 2;
+        if (n > most) n = most;
+        command(g, r, LG_CMD_IDS, q->slot, *known, n, q->sampler->ids + *known, n);
+        *known += n;
+    }
+    if (q->pos <= *known && *known < end) *known = end;
+}
+
+/* Orders for all members. */
+static void make_orders(leader *g, const lg_batch *b) {
+    for (uint32_t i = 0; i < b->n_seq; i++)
+        if (b->seq[i].owner) tell(g, b->seq[i].owner, &b->seq[i]);
+    for (uint32_t i = 0; i < b->n_seq; i++) {
+        uint32_t r = b->seq[i].owner;
+        if (!r) continue;
+        g->member[r].seq_at[g->member[r].out.n_seq] = i;
+        lg_order_seq(&g->member[r].out, b, i);
+    }
+}
+
+/* This rank's own part of the batch. */
+static void own_part(leader *g, const lg_batch *b, lg_batch *own) {
+    *own = (lg_batch){.tok = g->tok, .seq = g->seq, .page = g->page, .rank_tok = g->rank_tok};
+    for (uint32_t i = 0; i < b->n_seq; i++) {
+        if (b->seq[i].owner) continue;
+        lg_batch_seq *q = &g->seq[own->n_seq];
+        uint32_t n_page = pages_of(b->seq[i].pos + b->seq[i].n_tok);
+        *q = b->seq[i];
+        q->tok0 = own->n_tok;
+        q->page0 = own->n_page;
+        memcpy(g->tok + own->n_tok, b->tok + b->seq[i].tok0, q->n_tok * sizeof *g->tok);
+        memcpy(g->page + own->n_page, b->page + b->seq[i].page0, n_page * sizeof *g->page);
+        own->n_tok += q->n_tok;
+        own->n_page += n_page;
+        g->seq_at[own->n_seq++] = i;
+    }
+}
+
+static void take_sampled(const lg_batch *b, const uint32_t *seq_at, uint32_t n,
+                         const lg_sampled *from, lg_sampled *to) {
+    for (uint32_t k = 0; k < n; k++)
+        if (b->seq[seq_at[k]].sampler) to[seq_at[k]] = from[k];
+}
+
+static lg_status fetch_reply(leader *g, uint32_t r, const lg_batch *b, lg_sampled *sampled) {
+    remote *m = &g->member[r];
+    lg_status st = LG_OK;
+    lg_err err = {0};
+    uint32_t n = m->out.n_seq;
+    LG_TRY(lg_comm_wait(g->comm, &m->reply, 1));
+    LG_TRY(lg_comm_wait(g->comm, &m->send, 1));
+    if (lg_order_get_reply(m->reply_word, m->reply.n_bytes, g->step, n, &st, m->sampled,
+                           &err) != LG_OK)
+        return lg_comm_lose(g->comm, "rank %u: %s", r, err.msg);
+    if (st != LG_OK)
+        return lg_comm_lose(g->comm, "rank %u could not run step %u: %s", r, g->step,
+                            lg_status_name(st));
+    take_sampled(b, m->seq_at, n, m->sampled, sampled);
+    lg_order_begin(&m->out, &g->lim);
+    return LG_OK;
+}
+
+lg_status lg_leader_step(lg_backend *be, const lg_batch *batch, lg_step_out *out) {
+    leader *g = of(be);
+    lg_batch own;
+    g->comm->step = ++g->step;
+    memset(g->rank_tok, 0, sizeof g->rank_tok);
+    for (uint32_t i = 0; i < batch->n_seq; i++) {
+        LG_ASSERT(batch->seq[i].owner < g->lim.n_rank);
+        g->rank_tok[batch->seq[i].owner] += batch->seq[i].n_tok;
+    }
+    make_orders(g, batch);
+    lg_comm_at(g->comm, "order", 0);
+    for (uint32_t r = 1; r < g->lim.n_rank; r++) {
+        remote *m = &g->member[r];
+        if (lg_comm_recv(g->comm, r, LG_TAG_REPLY, m->reply_word,
+                         lg_order_reply_words(&g->lim) * sizeof(uint32_t), &m->reply) != LG_OK)
+            return LG_E_BACKEND;
+        if (post(g, r, LG_ORDER_STEP) != LG_OK) return LG_E_BACKEND;
+    }
+    own_part(g, batch, &own);
+    lg_step_out mine = {.sampled = g->sampled};
+    if (lg_backend_step(g->own, &own, &mine) != LG_OK) return LG_E_BACKEND;
+    take_sampled(batch, g->seq_at, own.n_seq, g->sampled, out->sampled);
+    lg_comm_at(g->comm, "reply", 0);
+    for (uint32_t r = 1; r < g->lim.n_rank; r++)
+        if (fetch_reply(g, r, batch, out->sampled) != LG_OK) return LG_E_BACKEND;
+    out->logits = NULL; /* of other ranks' rows there are none here */
+    out->ld_logits = 0;
+    return LG_OK;
+}

@@ -1,0 +1,26 @@
+/* dist.h - the map of src/dist: one model over several processes, its ranks.
+ *
+ *   comm      messages between ranks: nobody else, or MPI by a module that is loaded on demand (comm_mpi.c)
+ *   place     which ranks hold which experts
+ *   exchange  one MoE layer: rows to the ranks of their experts, sums back to the ranks of the rows
+ *
+ * Requests live on ranks (each rank has the mixers, the shared experts and the head; keys, values and states of its own
+ * sequences), routed experts are divided over ranks.  Every rank takes part in every exchange of a step, with or without
+ * rows of its own, in the same order.  How the engine drives it: backend/group/group.h.  docs/DISTRIBUTED.md. */
+#ifndef LG_DIST_DIST_H
+#define LG_DIST_DIST_H
+
+#include "dist/comm.h"
+#include "dist/exchange.h"
+#include "dist/place.h"
+
+/* What a backend needs to be one rank of a group; all borrowed. */
+typedef struct lg_dist {
+    lg_comm *comm;
+    const lg_place *place;
+    lg_exchange_kind kind;
+    uint64_t *
+        n_chosen; /* [n_layer][n_expert] rows of all ranks that chose each expert, counted up; NULL: not counted */
+} lg_dist;
+
+#endif

@@ -1,0 +1,365 @@
+/* ranks.c - opening one model on all ranks: see ranks.h.
+ *
+ * Invariant: every rank goes through the same stages in the same order; a rank that fails says so in the stage's report and
+ * waits for the verdict like the others, so nobody is left waiting.
+ * Reports and verdicts are plain structs: the first stage makes sure that all ranks run the same program.
+ * Thread: engine.  Memory: work memory of each stage; the placement and the weights until the group ends.
+ * Test: tests/unit/test_ranks.c, tests/e2e/test_ranks.py */
+#include "engine/ranks.h"
+
+#include "backend/group/group.h"
+#include "base/cpus.h"
+#include "base/hash.h"
+#include "engine/expert_load.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TAG_REPORT  5
+#define TAG_VERDICT 6
+#define TAG_DATA    7
+
+/* ---- reports and verdicts ---- */
+
+typedef struct verdict {
+    lg_status status;
+    char text[400];
+} verdict;
+
+/* What a rank says of itself; each stage fills its part. */
+typedef struct report {
+    lg_status status;
+    char text[400];
+    char version[128];
+    uint64_t shape_hash;
+    uint64_t weight_bytes, memory_bytes;
+    bool memory_asked;
+    uint64_t place_hash, rest_sum;
+} report;
+
+static lg_status fail_report(report *me, lg_status st, const lg_err *err) {
+    me->status = st;
+    snprintf(me->text, sizeof me->text, "%.390s", err->msg);
+    return st;
+}
+
+static lg_status send_one(lg_comm *c, uint32_t to, int tag, const void *data, size_t n_bytes) {
+    lg_comm_req q = {0};
+    LG_TRY(lg_comm_send(c, to, tag, data, n_bytes, &q));
+    return lg_comm_wait(c, &q, 1);
+}
+
+static lg_status recv_one(lg_comm *c, uint32_t from, int tag, void *data, size_t n_bytes) {
+    lg_comm_req q = {0};
+    LG_TRY(lg_comm_recv(c, from, tag, data, n_bytes, &q));
+    LG_TRY(lg_comm_wait_idle(c, &q));
+    if (q.n_bytes == n_bytes) return LG_OK;
+    return lg_comm_lose(c, "rank %u sent %zu bytes in %s; expected %zu", from, q.n_bytes,
+                        c->what, n_bytes);
+}
+
+static lg_status lost(const lg_ranks *r, lg_err *err) {
+    return LG_FAIL(err, LG_E_COMM, "rank %u: %s", r->comm.rank, r->comm.why);
+}
+
+/* Rank 0 gets all reports, in order. */
+static lg_status gather(lg_ranks *r, const char *what, const report *me, report *all) {
+    lg_comm_at(&r->comm, what, 0);
+    if (r->comm.rank) return send_one(&r->comm, 0, TAG_REPORT, me, sizeof *me);
+    all[0] = *me;
+    for (uint32_t k = 1; k < r->comm.n_rank; k++)
+        LG_TRY(recv_one(&r->comm, k, TAG_REPORT, &all[k], sizeof *all));
+    return LG_OK;
+}
+
+/* Rank 0's block to all. */
+static lg_status spread(lg_ranks *r, void *data, size_t n_bytes) {
+    if (r->comm.rank) return recv_one(&r->comm, 0, TAG_DATA, data, n_bytes);
+    for (uint32_t k = 1; k < r->comm.n_rank; k++)
+        LG_TRY(send_one(&r->comm, k, TAG_DATA, data, n_bytes));
+    return LG_OK;
+}
+
+/* Rank 0's verdict on a stage, for all. */
+static lg_status judge(lg_ranks *r, lg_status st, lg_err *err) {
+    verdict v = {.status = st};
+    if (st != LG_OK) snprintf(v.text, sizeof v.text, "%.390s", err->msg);
+    if (spread(r, &v, sizeof v) != LG_OK) return lost(r, err);
+    if (v.status == LG_OK || r->comm.rank == 0) return v.status;
+    v.text[sizeof v.text - 1] = 0;
+    return LG_FAIL(err, v.status, "%s", v.text);
+}
+
+/* The first rank that reports a failure. */
+static lg_status first_failure(const lg_ranks *r, const report *all, lg_err *err) {
+    for (uint32_t k = 0; k < r->comm.n_rank; k++)
+        if (all[k].status != LG_OK) {
+            lg_status st = LG_FAIL(err, all[k].status, "%s%.390s", "", all[k].text);
+            err->rank = (int)k;
+            return st;
+        }
+    return LG_OK;
+}
+
+/* ---- stages ---- */
+
+/* Names, types and shapes of every tensor: the model, without its numbers. */
+static uint64_t hash_shapes(const lg_weights *w) {
+    lg_tensors *set = lg_weights_tensors(w);
+    uint64_t h = LG_HASH_START;
+    for (size_t i = 0; i < lg_tensors_count(set); i++) {
+        const lg_view *v = lg_tensors_at(set, i);
+        h = lg_hash_add(h, v->name, strlen(v->name));
+        h = lg_hash_add(h, v->type_name, strlen(v->type_name));
+        h = lg_hash_add(h, v->shape, v->n_dim * sizeof *v->shape);
+    }
+    return h;
+}
+
+static lg_status compare_shapes(const lg_ranks *r, const report *all, lg_err *err) {
+    for (uint32_t k = 1; k < r->comm.n_rank; k++) {
+        if (strncmp(all[k].version, all[0].version, sizeof all[k].version) != 0)
+            return LG_FAIL(err, LG_E_UNSUPPORTED, "rank %u runs Lignum %.60s, rank 0 %.60s", k,
+                           all[k].version, all[0].version);
+        if (all[k].status == LG_OK && all[k].shape_hash != all[0].shape_hash)
+            return LG_FAIL(err, LG_E_FORMAT, "rank %u: its model is not that of rank 0", k);
+    }
+    return first_failure(r, all, err);
+}
+
+static bool holds(const void *ctx, uint32_t layer, uint32_t e) {
+    const lg_ranks *r = ctx;
+    return lg_place_holds(&r->place, r->comm.rank, layer, e);
+}
+
+/* Rank 0 reads the load profile, all make the same placement of it. */
+static lg_status place(lg_ranks *r, const lg_config *c, lg_err *err) {
+    size_t n = (size_t)c->n_layer * c->n_expert;
+    struct {
+        uint32_t n_extra;
+        bool has_load;
+    } said = {r->opt.n_extra, r->opt.load_path != NULL};
+    float *load = lg_mem_calloc(n, sizeof *load);
+    lg_status st = load ? LG_OK : LG_FAIL(err, LG_E_NOMEM, "placement: no memory");
+    if (st == LG_OK && c->n_expert == 0)
+        st = LG_FAIL(
+            err, LG_E_UNSUPPORTED,
+            "the model has no experts, which are what ranks divide; serve it by one rank");
+    if (st == LG_OK && r->comm.rank == 0 && said.has_load)
+        st = lg_expert_load_read(r->opt.load_path, c->n_layer, c->n_expert, load, err);
+    if ((st = judge(r, st, err)) == LG_OK) {
+        bool ok = spread(r, &said, sizeof said) == LG_OK &&
+                  (!said.has_load || spread(r, load, n * sizeof *load) == LG_OK);
+        lg_place_opt o = {.n_rank = r->comm.n_rank,
+                          .n_layer = c->n_layer,
+                          .n_expert = c->n_expert,
+                          .load = said.has_load ? load : NULL,
+                          .n_extra = said.n_extra};
+        st = ok ? lg_place_balance(&r->place, &o, err) : lost(r, err);
+    }
+    lg_mem_free(load);
+    if (st != LG_OK || !r->opt.load_out_path || r->comm.rank) return st;
+    r->dist.n_chosen = lg_mem_calloc(n, sizeof *r->dist.n_chosen);
+    return r->dist.n_chosen ? LG_OK : LG_FAIL(err, LG_E_NOMEM, "expert load: no memory");
+}
+
+/* Sizes for all ranks: the tightest machine and the biggest part decide. */
+static lg_status fit(lg_ranks *r, const lg_options *opt, const lg_config *cfg,
+                     const report *all, uint32_t n_token, int n_thread, lg_budget *b,
+                     lg_err *err) {
+    lg_options o = *opt;
+    uint64_t weight = 0, memory = UINT64_MAX;
+    for (uint32_t k = 0; k < r->comm.n_rank; k++) {
+        if (all[k].weight_bytes > weight) weight = all[k].weight_bytes;
+        if (all[k].memory_bytes < memory) memory = all[k].memory_bytes;
+    }
+    /* What is asked for is for the group. */
+    if (o.n_seq) o.n_seq = (o.n_seq + r->comm.n_rank - 1) / r->comm.n_rank;
+    return lg_budget_fit(cfg, &o, weight, memory, opt->memory_bytes == 0, n_token, n_thread,
+                         lg_leader_plan_bytes, &r->dist, b, err);
+}
+
+/* The checksums of all ranks at rank 0, compared with the placement. */
+static lg_status verify(lg_ranks *r, const lg_weights *w, lg_pool *pool, lg_err *err) {
+    size_t n = (size_t)w->cfg.n_layer * w->cfg.n_expert;
+    report me = {.place_hash = lg_place_hash(&r->place),
+                 .rest_sum = lg_weights_sum_rest(w, pool)};
+    report *all = lg_mem_calloc(r->comm.n_rank, sizeof *all);
+    uint64_t *sum = lg_mem_calloc(n * (r->comm.rank ? 1 : r->comm.n_rank), sizeof *sum);
+    lg_status st = LG_OK;
+    lg_tensors_release(lg_weights_tensors(w));
+    if (!all || !sum) {
+        st = LG_FAIL(err, LG_E_NOMEM, "checksums: no memory");
+        fail_report(&me, st, err);
+    } else {
+        lg_weights_sum_experts(w, pool, sum);
+    }
+    if (!all) goto done; /* too little for anything: the group ends */
+    if (gather(r, "checksums", &me, all) != LG_OK) {
+        st = lost(r, err);
+        goto done;
+    }
+    if (r->comm.rank == 0) st = first_failure(r, all, err);
+    st = judge(r, st, err);
+    if (st == LG_OK && r->comm.rank) {
+        if (send_one(&r->comm, 0, TAG_DATA, sum, n * sizeof *sum) != LG_OK) st = lost(r, err);
+    }
+    for (uint32_t k = 1; st == LG_OK && r->comm.rank == 0 && k < r->comm.n_rank; k++) {
+        if (recv_one(&r->comm, k, TAG_DATA, sum + k * n, n * sizeof *sum) != LG_OK)
+            st = lost(r, err);
+        else if (all[k].place_hash != all[0].place_hash)
+            st = LG_FAIL(err, LG_E_INTERNAL, "rank %u: its placement is not that of rank 0", k);
+        else if (all[k].rest_sum != all[0].rest_sum)
+            st = LG_FAIL(
+                err, LG_E_FORMAT,
+                "rank %u: its weights (those that every rank has) differ from rank 0's", k);
+    }
+    if (st == LG_OK && r->comm.rank == 0) st = lg_place_verify(&r->place, sum, err);
+    if (!r->comm.lost) st = judge(r, st, err);
+done:
+    lg_mem_free(all);
+    lg_mem_free(sum);
+    return st;
+}
+
+/* Check the files, place the experts, agree on sizes. */
+static lg_status prepare(lg_ranks *r, const lg_options *opt, int n_thread, uint32_t n_token,
+                         report *all, lg_budget *b, lg_err *err) {
+    report me = {0};
+    lg_weights *w = NULL, *part = NULL;
+    lg_weights_part mine = {holds, r};
+    snprintf(me.version, sizeof me.version, "%.120s", lg_version());
+    lg_status st = lg_weights_check(opt->model_path, &w, err);
+    if (st == LG_OK)
+        me.shape_hash = hash_shapes(w);
+    else
+        fail_report(&me, st, err);
+    if (gather(r, "hello", &me, all) != LG_OK) {
+        st = lost(r, err);
+        goto done;
+    }
+    if (r->comm.rank == 0) st = compare_shapes(r, all, err);
+    LG_TRY_GOTO(judge(r, st, err), st, done);
+    LG_TRY_GOTO(place(r, &w->cfg, err), st, done);
+    st = lg_weights_check_part(opt->model_path, &mine, &part, err);
+    if (st == LG_OK)
+        me.weight_bytes = part->weight_bytes;
+    else
+        fail_report(&me, st, err);
+    me.memory_bytes =
+        (opt->memory_bytes ? opt->memory_bytes : lg_budget_machine("")) / r->n_local;
+    if (gather(r, "memory", &me, all) != LG_OK) {
+        st = lost(r, err);
+        goto done;
+    }
+    if (r->comm.rank == 0 && (st = first_failure(r, all, err)) == LG_OK)
+        st = fit(r, opt, &w->cfg, all, n_token, n_thread, b, err);
+    LG_TRY_GOTO(judge(r, st, err), st, done);
+    if (spread(r, b, sizeof *b) != LG_OK) st = lost(r, err);
+    b->opt.dist = &r->dist;
+done:
+    lg_weights_close(&w);
+    lg_weights_close(&part);
+    return st;
+}
+
+lg_status lg_ranks_load(lg_ranks *r, const lg_options *opt, lg_pool *pool, uint32_t n_token,
+                        lg_weights **w, lg_budget *b, lg_err *err) {
+    report *all = lg_mem_calloc(r->comm.n_rank, sizeof *all);
+    if (!all) return LG_FAIL(err, LG_E_NOMEM, "ranks: no memory");
+    *w = NULL;
+    lg_status st = prepare(r, opt, lg_pool_n_thread(pool), n_token, all, b, err);
+    if (st == LG_OK) {
+        report me = {0};
+        lg_weights_part mine = {holds, r};
+        st = lg_weights_open_part(opt->model_path, &mine, pool, opt->progress,
+                                  opt->progress_ctx, w, err);
+        if (st != LG_OK) fail_report(&me, st, err);
+        if (gather(r, "weights", &me, all) != LG_OK)
+            st = lost(r, err);
+        else
+            st = judge(r, r->comm.rank ? LG_OK : first_failure(r, all, err), err);
+    }
+    if (st == LG_OK) st = verify(r, *w, pool, err);
+    lg_mem_free(all);
+    /* From here on a rank that does not answer ends the group. */
+    r->comm.timeout_us = r->opt.timeout_us ? r->opt.timeout_us : LG_RANKS_TIMEOUT_US;
+    if (st == LG_OK) return st;
+    lg_weights_close(w);
+    return st;
+}
+
+/* ---- joining, serving, leaving ---- */
+
+lg_status lg_ranks_join_comm(const lg_comm *comm, const lg_ranks_opt *opt, lg_ranks **ranks,
+                             lg_err *err) {
+    lg_ranks *r = *ranks = lg_mem_alloc(sizeof *r);
+    if (!r) return LG_FAIL(err, LG_E_NOMEM, "ranks: no memory");
+    r->comm = *comm;
+    r->opt = *opt;
+    r->dist = (lg_dist){.comm = &r->comm, .place = &r->place, .kind = opt->kind};
+    for (uint32_t k = 0; k < comm->n_rank; k++)
+        r->n_local += comm->node[k] == comm->node[comm->rank];
+    return LG_OK;
+}
+
+lg_status lg_ranks_join(const lg_ranks_opt *opt, lg_ranks **ranks, lg_err *err) {
+    lg_comm c;
+    *ranks = NULL;
+    LG_TRY(lg_comm_mpi(&c, err));
+    LG_TRY(lg_ranks_join_comm(&c, opt, ranks, err));
+    uint32_t at = 0;
+    for (uint32_t k = 0; k < c.rank; k++) at += c.node[k] == c.node[c.rank];
+    lg_cpus_share((int)at, (int)(*ranks)->n_local);
+    return LG_OK;
+}
+
+int lg_ranks_n_thread(const lg_ranks *r) {
+    int n = lg_pool_default_n_thread(), quota = lg_cpus_quota() / (int)r->n_local;
+    if (n > quota) n = quota;
+    return n < 1 ? 1 : n;
+}
+
+/* What was counted, for the next placement. */
+static void write_load(const lg_ranks *r) {
+    lg_err err;
+    if (!r->dist.n_chosen) return;
+    if (lg_expert_load_write(r->opt.load_out_path, r->place.n_layer, r->place.n_expert,
+                             r->dist.n_chosen, &err) != LG_OK)
+        lg_diag_log(LG_LOG_ERROR, "%s", err.msg);
+}
+
+void lg_ranks_leave(lg_ranks **ranks, bool abort) {
+    lg_ranks *r = *ranks;
+    if (!r) return;
+    write_load(r);
+    if (abort) r->comm.lost = true;
+    lg_comm_close(&r->comm);
+    lg_place_fini(&r->place);
+    lg_mem_free(r->dist.n_chosen);
+    LG_FREE(*ranks);
+}
+
+lg_status lg_ranks_serve(lg_ranks *r, const lg_options *opt, lg_err *err) {
+    lg_pool *pool = NULL;
+    lg_weights *w = NULL;
+    lg_budget b = {0};
+    lg_status st;
+    LG_TRY(lg_pool_open(opt->n_thread ? opt->n_thread : lg_ranks_n_thread(r), &pool, err));
+    st = lg_ranks_load(r, opt, pool, 0, &w, &b, err);
+    if (st == LG_OK) st = lg_member_run(w, &b.opt, pool, err);
+    lg_weights_close(&w);
+    lg_pool_close(&pool);
+    return st;
+}
+
+const lg_backend_ops *lg_ranks_ops(void) {
+    static const lg_backend_ops ops = {.plan = lg_leader_plan_bytes,
+                                       .open = lg_leader_open,
+                                       .close = lg_leader_close,
+                                       .step = lg_leader_step,
+                                       .save = lg_leader_save,
+                                       .load = lg_leader_load,
+                                       .copy_page = lg_leader_copy_page};
+    return &ops;
+}

@@ -1,0 +1,203 @@
+"""test_ranks.py - one model over several ranks started by mpirun: the answers of one process, and ranks that may die.
+
+Skipped where mpirun or the MPI module is not there.  --long: more ranks, all evaluation prompts, more placements and kills.
+"""
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import server
+
+CHAT = "/v1/chat/completions"
+LONG = "--long" in sys.argv
+END_IDS = {"4065": -100, "4063": -100}  # never end: the answers get long enough to be interrupted
+MODULE = os.path.join(server.BUILD, "src", "dist", "lignum-mpi.so")
+
+
+def long_body(i, **more):
+    return {"model": server.NAME, "messages": [{"role": "user", "content": "Tell me story number %d." % i}], "max_tokens": 120,
+            "logit_bias": END_IDS, **more}
+
+
+class Group(server.Server):
+    def __init__(self, n, *args, **kw):
+        super().__init__("--ranks", str(n), "--threads", "1", *args, **kw)
+
+    def ranks(self):
+        """Process ids of the ranks: those below the launcher, in order of rank (mpirun starts them so)."""
+        launcher = self.worker()
+        try:
+            with open("/proc/%d/task/%d/children" % (launcher, launcher)) as f:
+                return [int(p) for p in f.read().split()]
+        except (OSError, TypeError):
+            return []
+
+
+def profile(path, seed):
+    """A made-up load profile of the bundled model: 4 layers of 16 experts."""
+    r = random.Random(seed)
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"load": [[int(1000 * r.random() ** 4) for _ in range(16)] for _ in range(4)]}, f)
+
+
+class Answers(unittest.TestCase):
+    def same_answers(self, n, rows, *args):
+        with Group(n, *args) as s:
+            self.assertEqual(len(s.ranks()), n)
+            got = server.in_threads([lambda r=r: s.chat(server.chat_body(r, max_tokens=200)) for r in rows])
+            for row, answer in zip(rows, got):
+                ids = answer["usage"]["completion_tokens"]
+                self.assertEqual(ids, len(row["expected_ids"]), row["messages"])
+            self.assertEqual(s.stop(), 0)
+            self.assertNotIn("error", s.errors())
+
+    def sampled(self, s):
+        bodies = [long_body(i, temperature=1.0, seed=i, top_p=0.9, presence_penalty=0.4, max_tokens=40) for i in range(4)]
+        bodies += [dict(b, logprobs=True, top_logprobs=3) for b in bodies[:1]]
+        return [[c["message"] if not c["logprobs"] else (c["message"], c["logprobs"]) for c in s.chat(b)["choices"]] for b in bodies]
+
+    def test_eval_prompts(self):
+        rows = server.evals()
+        with tempfile.TemporaryDirectory() as d:
+            for n in ((1, 2, 3, 4, 8) if LONG else (3,)):
+                path = os.path.join(d, "load%d.json" % n)
+                profile(path, n)
+                self.same_answers(n, rows if LONG else rows[::20], "--expert-load", path, "--spare-experts", str(n % 4))
+
+    def test_sampled_bits_and_expert_load(self):
+        """Sampling and reported log-probabilities are those of one process; a profile that was measured can be used."""
+        with server.Server() as s:
+            alone = self.sampled(s)
+        with tempfile.TemporaryDirectory() as d:
+            path = os.path.join(d, "load.json")
+            with Group(2, "--expert-load-out", path) as s:
+                self.assertEqual(self.sampled(s), alone)
+                self.assertEqual(s.stop(), 0)
+            with open(path, encoding="utf-8") as f:
+                load = json.load(f)["load"]
+            self.assertEqual([len(l) for l in load], [16] * 4)
+            self.assertTrue(all(sum(l) == sum(load[0]) > 0 for l in load))  # each layer sees all rows
+            with Group(3, "--expert-load", path, "--spare-experts", "2") as s:
+                self.assertEqual(self.sampled(s), alone)
+
+
+class Idle(unittest.TestCase):
+    def test_an_idle_group_sleeps(self):
+        """Less than one per cent of a processor for each rank, between requests too."""
+        def used(pids):
+            total = 0
+            for pid in pids:
+                with open("/proc/%d/stat" % pid) as f:
+                    fields = f.read().rsplit(")", 1)[1].split()
+                total += int(fields[11]) + int(fields[12])
+            return total / os.sysconf("SC_CLK_TCK")
+        with Group(3) as s:
+            for _ in range(2):
+                s.chat(long_body(1, temperature=0, max_tokens=4))
+                time.sleep(0.5)
+                pids, start = s.ranks(), time.monotonic()
+                before = used(pids)
+                time.sleep(4)
+                share = (used(pids) - before) / (time.monotonic() - start)
+                self.assertLess(share, 0.03, "three ranks together")
+
+
+class Loss(unittest.TestCase):
+    """A rank ends, or stands still: every stream goes on with the same text."""
+
+    def interrupted(self, n, n_stream, strikes, *args):
+        bodies = [long_body(i, temperature=0) if i % 2 else long_body(i, temperature=1.1, seed=i) for i in range(n_stream)]
+        with server.Server() as s:
+            alone = server.in_threads([lambda b=b: server.text_of(s.stream(CHAT, b)) for b in bodies])
+        with Group(n, *args) as s:
+            n_event, lock, marks = [0], threading.Lock(), list(strikes)
+            took = []
+
+            def strike(rank, sig):
+                pids = s.ranks()
+                start = time.monotonic()
+                os.kill(pids[rank], sig)
+                while any(os.path.exists("/proc/%d" % p) for p in pids):
+                    time.sleep(0.02)
+                took.append((rank, sig.name, round(time.monotonic() - start, 2)))
+
+            def run(body):
+                events = []
+                for e in s.stream(CHAT, body):
+                    events.append(e)
+                    with lock:
+                        n_event[0] += 1
+                        if marks and n_event[0] >= marks[0][0]:
+                            _, rank, sig = marks.pop(0)
+                            strike(rank, sig)
+                self.assertEqual(events[-1], "[DONE]")
+                return server.text_of(events)
+            got = server.in_threads([lambda b=b: run(b) for b in bodies])
+            self.assertEqual(marks, [])
+            self.assertEqual(got, alone)
+            print("ended after (rank, signal, s):", took)
+            for _, _, seconds in took:
+                self.assertLess(seconds, 10)
+            self.assertGreaterEqual(s.metrics()["lignum_worker_restarts_total"], len(strikes))
+            self.assertNotIn("a resumed answer differs", s.errors())
+            self.assertEqual(s.get("/ready")[0], 200)
+
+    def test_killed_rank(self):
+        self.interrupted(3, 6, [(150, 1, signal.SIGKILL), (400, 0, signal.SIGKILL)])
+
+    def test_stopped_rank(self):
+        self.interrupted(2, 3, [(100, 1, signal.SIGSTOP)], "--rank-timeout", "2")
+
+    @unittest.skipUnless(LONG, "--long")
+    def test_many_streams(self):
+        self.interrupted(4, 32, [(300, 3, signal.SIGKILL), (900, 2, signal.SIGKILL), (1500, 1, signal.SIGSTOP), (2500, 0, signal.SIGKILL)])
+
+    def test_nothing_is_left_behind(self):
+        before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+        with Group(2) as s:
+            pids = s.ranks()
+            s.stop(signal.SIGKILL)  # the gateway itself
+            until = time.monotonic() + 10
+            while any(os.path.exists("/proc/%d" % p) for p in pids) and time.monotonic() < until:
+                time.sleep(0.02)
+            self.assertFalse(any(os.path.exists("/proc/%d" % p) for p in pids))
+        with Group(2) as s:
+            s.stop(signal.SIGTERM)
+        left = {n for n in (set(os.listdir("/dev/shm")) if before is not None and os.path.isdir("/dev/shm") else set()) - before
+                if n.startswith("lignum-")}
+        self.assertLessEqual(len(left), 1)  # of the gateway that was killed
+        for n in left:
+            shutil.rmtree(os.path.join("/dev/shm", n), ignore_errors=True)
+
+
+class Refused(unittest.TestCase):
+    def start(self, *args, model=server.MODEL):
+        with self.assertRaises(AssertionError) as e:
+            Group(2, *args, model=model)
+        return str(e.exception)
+
+    def test_what_cannot_be_shared(self):
+        self.assertIn("no experts", self.start(model=os.path.join(server.SOURCE, "tests", "data", "models", "tiny-dense")))
+
+    def test_bad_profile(self):
+        with tempfile.TemporaryDirectory() as d:
+            path = os.path.join(d, "load.json")
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump({"load": [[1] * 16] * 3}, f)
+            self.assertIn("found 3 layers, expected 4", self.start("--expert-load", path))
+
+
+if __name__ == "__main__":
+    if not shutil.which("mpirun"):
+        server.skip("mpirun is not installed (openmpi-bin)")
+    if not os.path.exists(MODULE):
+        server.skip("this build has no MPI module (libopenmpi-dev)")
+    sys.argv = [a for a in sys.argv if a != "--long"]
+    unittest.main()

@@ -1,0 +1,273 @@
+/* test_exchange.c - the exchange of a MoE layer over ranks that are threads.
+ *
+ * The products are a made-up function of (row, expert, column), so the sum of every row is known; the order of additions is
+ * checked by comparing bits.  Ranks have between no and many rows, placements are random with replicas, messages come late. */
+#include "comm_threads.h"
+
+#include "base/clock.h"
+#include "base/num.h"
+#include "dist/exchange.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define N_EMBD   37
+#define N_EXPERT 11
+#define K        4
+#define MAX_ROW  96
+#define N_LAYER  2
+#define N_STEP   12
+
+typedef struct rig {
+    comm_world *w;
+    lg_place place;
+    uint32_t n_rank;
+    uint64_t seed;
+    uint32_t n_row[N_STEP][LG_MAX_RANK];
+    uint32_t skip_step_of; /* this rank thinks that it is one step further; UINT32_MAX: none */
+    uint64_t timeout_us;
+    /* results */
+    float sum[N_STEP][N_LAYER][MAX_ROW][N_EMBD];
+    uint64_t sent_bytes[LG_MAX_RANK], n_sent[LG_MAX_RANK], pairs_away[LG_MAX_RANK];
+    lg_status status[LG_MAX_RANK];
+    char why[LG_MAX_RANK][160];
+} rig;
+
+static uint64_t key(const rig *r, uint32_t step, uint32_t layer, uint32_t g) {
+    return r->seed * 1000003 + step * 7919 + layer * 104729 + g;
+}
+
+/* Row g of all rows, whoever has it. */
+static void make_row(const rig *r, uint32_t step, uint32_t layer, uint32_t g, float *x,
+                     uint32_t *id, float *w) {
+    uint64_t s = key(r, step, layer, g);
+    uint32_t perm[N_EXPERT];
+    for (uint32_t i = 0; i < N_EMBD; i++) x[i] = lg_num_rng_unit(s, 1, i, 0) - 0.5f;
+    for (uint32_t i = 0; i < N_EXPERT; i++) perm[i] = i;
+    for (uint32_t j = 0; j < K; j++) {
+        uint32_t at = j + (uint32_t)(lg_num_rng(s, 2, j, 0) % (N_EXPERT - j)), e = perm[at];
+        perm[at] = perm[j];
+        perm[j] = e;
+        id[j] = e;
+        w[j] = lg_num_rng_unit(s, 3, j, 0);
+    }
+}
+
+static float product(float x, uint32_t e) {
+    return fmaf(x, (float)(e + 1) * 0.37f, 0.01f * (float)e);
+}
+
+static void multiply(lg_exchange *x) {
+    for (uint32_t e = 0; e < N_EXPERT; e++)
+        for (uint32_t p = x->first[e]; p < x->first[e + 1]; p++)
+            for (uint32_t i = 0; i < N_EMBD; i++)
+                x->out[(size_t)p * N_EMBD + i] =
+                    product(x->in[(size_t)x->in_row[p] * N_EMBD + i], e);
+}
+
+static lg_status run_layer(rig *r, lg_exchange *x, uint32_t step, uint32_t layer) {
+    static _Thread_local float xn[MAX_ROW * N_EMBD], w[MAX_ROW * K];
+    static _Thread_local uint32_t id[MAX_ROW * K];
+    uint32_t n = lg_exchange_n_own(x), g0 = x->row0[x->comm->rank];
+    for (uint32_t i = 0; i < n; i++)
+        make_row(r, step, layer, g0 + i, xn + i * N_EMBD, id + i * K, w + i * K);
+    LG_TRY(lg_exchange_start(x, layer, xn, id, w));
+    LG_TRY(lg_exchange_arrive(x));
+    multiply(x);
+    LG_TRY(lg_exchange_finish(x));
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < K; j++) {
+            const float *row = x->back + (size_t)x->back_at[i * K + j] * N_EMBD;
+            float weight = lg_exchange_weight(x, i, j), *y = r->sum[step][layer][g0 + i];
+            for (uint32_t c = 0; c < N_EMBD; c++) y[c] = fmaf(weight, row[c], j ? y[c] : 0.0f);
+        }
+    return LG_OK;
+}
+
+static void rank_body(void *ctx, uint32_t rank) {
+    rig *r = ctx;
+    lg_comm c;
+    lg_exchange x;
+    lg_arena a;
+    comm_threads_join(r->w, rank, &c);
+    if (r->timeout_us) c.timeout_us = r->timeout_us;
+    lg_arena_init(&a, NULL, 0);
+    lg_exchange_carve(&a, &c, &r->place, LG_EXCHANGE_STRICT, MAX_ROW, N_EMBD, K, &x);
+    size_t bytes = a.used_bytes;
+    void *block = lg_mem_alloc(bytes);
+    lg_arena_init(&a, block, bytes);
+    lg_exchange_carve(&a, &c, &r->place, LG_EXCHANGE_STRICT, MAX_ROW, N_EMBD, K, &x);
+    memset(block, 0xff, bytes); /* NaN: what was not written is not read */
+    for (uint32_t s = 0; s < N_STEP && r->status[rank] == LG_OK; s++) {
+        c.step = s + (rank == r->skip_step_of);
+        lg_exchange_begin(&x, r->n_row[s]);
+        for (uint32_t l = 0; l < N_LAYER && r->status[rank] == LG_OK; l++)
+            r->status[rank] = run_layer(r, &x, s, l);
+    }
+    r->sent_bytes[rank] = c.sent_bytes;
+    r->n_sent[rank] = c.n_sent;
+    memcpy(r->why[rank], c.why, sizeof c.why);
+    lg_comm_close(&c);
+    lg_mem_free(block);
+}
+
+/* Random holders: one to all ranks each. */
+static lg_place random_place(uint32_t n_rank, uint64_t seed) {
+    uint32_t n_holder[N_LAYER * N_EXPERT];
+    uint16_t holder[N_LAYER * N_EXPERT * 16];
+    size_t n = 0;
+    for (uint32_t i = 0; i < N_LAYER * N_EXPERT; i++) {
+        uint32_t first = (uint32_t)(lg_num_rng(seed, 9, i, 0) % n_rank);
+        n_holder[i] = 0;
+        for (uint32_t r = 0; r < n_rank; r++)
+            if (r == first || lg_num_rng(seed, 10, i, r) % 4 == 0) {
+                holder[n++] = (uint16_t)r;
+                n_holder[i]++;
+            }
+    }
+    lg_place_opt o = {.n_rank = n_rank, .n_layer = N_LAYER, .n_expert = N_EXPERT};
+    lg_place p;
+    assert_int_equal(lg_place_set(&p, &o, n_holder, holder, NULL), LG_OK);
+    return p;
+}
+
+static rig *open_rig(uint32_t n_rank, uint64_t seed, uint32_t jitter) {
+    rig *r = lg_mem_alloc(sizeof *r);
+    assert_non_null(r);
+    r->n_rank = n_rank;
+    r->seed = seed;
+    r->skip_step_of = UINT32_MAX;
+    r->w = comm_threads_open(n_rank, 1, jitter);
+    r->place = random_place(n_rank, seed);
+    for (uint32_t s = 0; s < N_STEP; s++) {
+        uint32_t left = s == 3 ? 0 : MAX_ROW; /* one step in which all are idle */
+        for (uint32_t i = 0; i < n_rank; i++) {
+            uint32_t kind = (uint32_t)(lg_num_rng(seed, 4, s, i) % 4), n = 0;
+            if (kind == 1) n = 1;
+            if (kind == 2) n = (uint32_t)(lg_num_rng(seed, 5, s, i) % 20);
+            if (kind == 3 && s % 3 == 0) n = left;
+            if (n > left) n = left;
+            r->n_row[s][i] = n;
+            left -= n;
+        }
+    }
+    return r;
+}
+
+static void close_rig(rig **r) {
+    comm_threads_close((*r)->w);
+    lg_place_fini(&(*r)->place);
+    LG_FREE(*r);
+}
+
+/* Every sum against the same chain of fused additions in one place. */
+static void check_sums(const rig *r) {
+    for (uint32_t s = 0; s < N_STEP; s++) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < r->n_rank; i++) n += r->n_row[s][i];
+        for (uint32_t l = 0; l < N_LAYER; l++)
+            for (uint32_t g = 0; g < n; g++) {
+                float x[N_EMBD], w[K], want[N_EMBD] = {0};
+                uint32_t id[K];
+                make_row(r, s, l, g, x, id, w);
+                for (uint32_t e = 0; e < N_EXPERT; e++)
+                    for (uint32_t j = 0; j < K; j++)
+                        for (uint32_t c = 0; id[j] == e && c < N_EMBD; c++)
+                            want[c] = fmaf(w[j], product(x[c], e), want[c]);
+                if (memcmp(want, r->sum[s][l][g], sizeof want) != 0)
+                    fail_msg("%u ranks, seed %llu: step %u, layer %u, row %u", r->n_rank,
+                             (unsigned long long)r->seed, s, l, g);
+            }
+    }
+}
+
+/* Bytes by the formulas of exchange.h, from the routing alone. */
+static void check_bytes(const rig *r) {
+    const uint64_t record = 4 * N_EMBD + 8 * K;
+    for (uint32_t me = 0; me < r->n_rank; me++) {
+        uint64_t want = 0, n_msg = 0;
+        for (uint32_t s = 0; s < N_STEP; s++)
+            for (uint32_t l = 0; l < N_LAYER; l++) {
+                if (r->n_row[s][me]) {
+                    want += (r->n_rank - 1) * (LG_EXCHANGE_HEAD + r->n_row[s][me] * record);
+                    n_msg += r->n_rank - 1;
+                }
+                for (uint32_t q = 0, g = 0; q < r->n_rank; q++) {
+                    uint64_t back = 0;
+                    for (uint32_t i = 0; i < r->n_row[s][q]; i++, g++) {
+                        float x[N_EMBD], w[K];
+                        uint32_t id[K];
+                        make_row(r, s, l, g, x, id, w);
+                        for (uint32_t j = 0; q != me && j < K; j++)
+                            back += lg_place_rank(&r->place, l, id[j], g) == me;
+                    }
+                    want += back * 4 * N_EMBD;
+                    n_msg += back > 0;
+                }
+            }
+        assert_int_equal(r->sent_bytes[me], want);
+        assert_int_equal(r->n_sent[me], n_msg);
+    }
+}
+
+static void test_strict_bits_and_bytes(void **state) {
+    (void)state;
+    static const uint32_t n_rank[] = {2, 3, 4, 8};
+    for (size_t i = 0; i < LG_COUNT(n_rank); i++)
+        for (uint64_t seed = 1; seed <= 2; seed++) {
+            rig *r = open_rig(n_rank[i], seed, seed % 2 ? 0 : 40);
+            comm_threads_run(r->n_rank, rank_body, r);
+            for (uint32_t k = 0; k < r->n_rank; k++)
+                if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->why[k]);
+            check_sums(r);
+            check_bytes(r);
+            close_rig(&r);
+        }
+}
+
+/* A rank that is out of step is noticed by what it sends. */
+static void test_out_of_step(void **state) {
+    (void)state;
+    rig *r = open_rig(3, 5, 0);
+    r->skip_step_of = 1;
+    r->timeout_us = 300000;
+    for (uint32_t i = 0; i < 3; i++) r->n_row[0][i] = 2;
+    comm_threads_run(3, rank_body, r);
+    assert_int_equal(r->status[0], LG_E_COMM);
+    if (!strstr(r->why[0], "rows of rank 1 are of step 1")) fail_msg("%s", r->why[0]);
+    close_rig(&r);
+}
+
+/* A rank that falls silent ends the others' waits, which say whom they waited for and where. */
+static void test_silent_rank(void **state) {
+    (void)state;
+    rig *r = open_rig(4, 6, 0);
+    r->timeout_us = 200000;
+    for (uint32_t i = 0; i < 4; i++) r->n_row[0][i] = 3;
+    comm_threads_mute(r->w, 2);
+    uint64_t start = lg_clock_us();
+    comm_threads_run(4, rank_body, r);
+    assert_true(lg_clock_us() - start < 20 * 1000000);
+    for (uint32_t i = 0; i < 4; i++) {
+        if (i == 2) continue;
+        assert_int_equal(r->status[i], LG_E_COMM);
+        if (!strstr(r->why[i], "no answer from rank 2 for") ||
+            !strstr(r->why[i], "in rows, layer 0"))
+            fail_msg("%s", r->why[i]);
+    }
+    close_rig(&r);
+}
+
+int main(void) {
+    lg_diag_set_level(LG_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_strict_bits_and_bytes),
+        cmocka_unit_test(test_out_of_step),
+        cmocka_unit_test(test_silent_rank),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
