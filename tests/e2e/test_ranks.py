@@ -22,7 +22,7 @@ MODULE = os.path.join(server.BUILD, "src", "dist", "lignum-mpi.so")
 
 
 def long_body(i, **more):
-    return {"model": server.NAME, "messages": [{"role": "user", "content": "Tell me story number %d." % i}], "max_tokens": 120,
+    return {"model": server.NAME, "messages": [{"role": "user", "content": "Tell me story number %d." % i}], "max_tokens": 120 if LONG else 80,
             "logit_bias": END_IDS, **more}
 
 
@@ -99,12 +99,12 @@ class Idle(unittest.TestCase):
                 total += int(fields[11]) + int(fields[12])
             return total / os.sysconf("SC_CLK_TCK")
         with Group(3) as s:
-            for _ in range(2):
+            for _ in range(2 if LONG else 1):
                 s.chat(long_body(1, temperature=0, max_tokens=4))
                 time.sleep(0.5)
                 pids, start = s.ranks(), time.monotonic()
                 before = used(pids)
-                time.sleep(4)
+                time.sleep(3)
                 share = (used(pids) - before) / (time.monotonic() - start)
                 self.assertLess(share, 0.03, "three ranks together")
 
@@ -150,10 +150,10 @@ class Loss(unittest.TestCase):
             self.assertEqual(s.get("/ready")[0], 200)
 
     def test_killed_rank(self):
-        self.interrupted(3, 6, [(150, 1, signal.SIGKILL), (400, 0, signal.SIGKILL)])
+        self.interrupted(3, 4, [(80, 1, signal.SIGKILL), (200, 0, signal.SIGKILL)])
 
     def test_stopped_rank(self):
-        self.interrupted(2, 3, [(100, 1, signal.SIGSTOP)], "--rank-timeout", "2")
+        self.interrupted(2, 3, [(60, 1, signal.SIGSTOP)], "--rank-timeout", "2")
 
     @unittest.skipUnless(LONG, "--long")
     def test_many_streams(self):
