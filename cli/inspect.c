@@ -114,7 +114,7 @@ static void plan_budget(report *r) {
     r->opt.kv = r->kv;
     r->no_fit.code = lg_budget_fit(&r->w->cfg, &r->opt, r->w->weight_bytes, r->budget_bytes,
                                    !asked, r->w->cfg.n_vocab, lg_pool_default_n_thread(),
-                                   lg_backend_plan_bytes, NULL, &r->budget, &r->no_fit);
+                                   lg_backend_plan_bytes, &r->budget, &r->no_fit);
 }
 
 /* Layers of the same kind from `i` on, within the unit. */

@@ -235,7 +235,15 @@ static lg_status fit_cache(const fit *f, const lg_options *opt, uint64_t *room, 
 
 lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
                         uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
-                        lg_plan_fn *plan, const lg_dist *dist, lg_budget *b, lg_err *err) {
+                        lg_plan_fn *plan, lg_budget *b, lg_err *err) {
+    return lg_budget_fit_ranks(cfg, opt, weight_bytes, bytes, roomy, n_sample_vocab, n_thread,
+                               plan, NULL, b, err);
+}
+
+lg_status lg_budget_fit_ranks(const lg_config *cfg, const lg_options *opt,
+                              uint64_t weight_bytes, uint64_t bytes, bool roomy,
+                              uint32_t n_sample_vocab, int n_thread, lg_plan_fn *plan,
+                              const lg_dist *dist, lg_budget *b, lg_err *err) {
     LG_TRY(check(cfg, opt, err));
     uint32_t n_ctx = opt->n_ctx ? opt->n_ctx : cfg->n_ctx_max;
     uint32_t n_seq = opt->n_seq ? opt->n_seq : 64;

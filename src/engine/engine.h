@@ -335,11 +335,16 @@ typedef void lg_plan_fn(const lg_config *cfg, const lg_backend_opt *opt, int n_t
  * way, in the order: sequences to 8, context to 4096, sequences to 1, context to 256.  `roomy`: the budget was not asked for,
  * so pools take at most half of what is left by the weights, but at least one whole context.  Snapshots get
  * opt->cache_bytes, or a quarter of what the first context leaves; none when that is not worth it.
- * With dist: of each rank, where a step of all ranks has n_batch_tok rows.
  * LG_E_ARG for a contradiction, LG_E_NOMEM with needed, budget and what would fit. */
 lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
                         uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
-                        lg_plan_fn *plan, const lg_dist *dist, lg_budget *b, lg_err *err);
+                        lg_plan_fn *plan, lg_budget *b, lg_err *err);
+
+/* The same for each rank of a group, where a step of all ranks has n_batch_tok rows (dist NULL: alone). */
+lg_status lg_budget_fit_ranks(const lg_config *cfg, const lg_options *opt,
+                              uint64_t weight_bytes, uint64_t bytes, bool roomy,
+                              uint32_t n_sample_vocab, int n_thread, lg_plan_fn *plan,
+                              const lg_dist *dist, lg_budget *b, lg_err *err);
 
 /* ---- engine.c ---- */
 

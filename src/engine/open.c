@@ -50,7 +50,7 @@ static lg_status plan(const lg_options *opt, folder *f, const lg_backend_ops *op
                      opt->model_path, n_token, w->cfg.n_vocab);
     if (st == LG_OK)
         st = lg_budget_fit(&w->cfg, opt, w->weight_bytes, bytes, opt->memory_bytes == 0,
-                           n_token, lg_pool_n_thread(f->pool), ops->plan, NULL, b, err);
+                           n_token, lg_pool_n_thread(f->pool), ops->plan, b, err);
     b->stall_us = opt->max_stall_us;
     lg_weights_close(&w);
     return st;

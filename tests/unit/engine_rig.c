@@ -54,7 +54,7 @@ lg_status rig_open(rig *r, const lg_options *opt, lg_err *err) {
                              .n_owner = r->m.n_owner};
     uint64_t bytes = opt->memory_bytes ? opt->memory_bytes : UINT64_C(1) << 30;
     LG_TRY(lg_budget_fit(&r->m.w.cfg, opt, 0, bytes, false, lg_tokenizer_n_id(r->tok), 1,
-                         fake_ops()->plan, NULL, &parts.budget, err));
+                         fake_ops()->plan, &parts.budget, err));
     if (r->n_page) parts.budget.opt.n_page = r->n_page;
     if (r->m.pace.step > 0) parts.clock_us = fake_clock_us;
     parts.budget.stall_us = opt->max_stall_us;

@@ -25,8 +25,7 @@ static void plan(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
 static lg_status fit(lg_options opt, uint64_t weights_mib, uint64_t mib, bool roomy,
                      lg_budget *b, lg_err *err) {
     lg_config cfg = {.n_ctx_max = 32768};
-    return lg_budget_fit(&cfg, &opt, weights_mib * MIB, mib * MIB, roomy, 100, 1, plan, NULL, b,
-                         err);
+    return lg_budget_fit(&cfg, &opt, weights_mib * MIB, mib * MIB, roomy, 100, 1, plan, b, err);
 }
 
 static void expect(lg_options opt, uint64_t weights_mib, uint64_t mib, bool roomy,
@@ -117,8 +116,7 @@ static lg_status fit_snap(lg_options opt, uint64_t mib, lg_budget *b, lg_err *er
     lg_config cfg = {.n_ctx_max = 32768};
     opt.n_ctx = 4096;
     opt.n_seq = 4;
-    return lg_budget_fit(&cfg, &opt, 100 * MIB, mib * MIB, false, 100, 1, plan_snap, NULL, b,
-                         err);
+    return lg_budget_fit(&cfg, &opt, 100 * MIB, mib * MIB, false, 100, 1, plan_snap, b, err);
 }
 
 static void test_snapshots_are_in_the_budget(void **state) {

@@ -172,7 +172,7 @@ static void open_bench(bench *b, const setting *s) {
     if (n_token > b->w->cfg.n_vocab) n_token = b->w->cfg.n_vocab;
     b->w->cfg.n_ctx_max = 4096;
     if (lg_budget_fit(&b->w->cfg, &opt, 0, UINT64_C(400) << 20, false, n_token, parts.n_thread,
-                      noting.plan, NULL, &parts.budget, &err))
+                      noting.plan, &parts.budget, &err))
         fail_msg("%s", err.msg);
     if (s->n_snap) parts.budget.opt.n_snap = s->n_snap;
     if (s->n_page) parts.budget.opt.n_page = s->n_page;
