@@ -147,7 +147,7 @@ static void bench_quantised(const lg_kern *k) {
     static const uint32_t rows[] = {4, 16, 64, 512};
     for (int type = LG_Q4_0; type < LG_N_DTYPE; type++) {
         if (!lg_dtype_is_int((lg_dtype)type)) continue;
-        bench_qgemm(k, (lg_dtype)type, 32768, 2048, 1);
+        bench_qgemm(k, (lg_dtype)type, 131072, 2048, 1);
         for (size_t i = 0; i < LG_COUNT(rows); i++)
             bench_qgemm(k, (lg_dtype)type, 2048, 2048, rows[i]);
     }

@@ -12,10 +12,9 @@
 #include "kern/avx512/avx512.h"
 #include "kern/avx512/qrows_vnni.h"
 
-#define VG_ROW   96   /* rows that pass over a widened group */
-#define VG_TILE  6    /* rows of a tile: with two panels, 12 sums and 12 sums of a run */
-#define VG_P     2    /* panels of a tile */
-#define VG_AHEAD 4096 /* bytes */
+#define VG_ROW  96 /* rows that pass over a widened group */
+#define VG_TILE 6  /* rows of a tile: with two panels, 12 sums and 12 sums of a run */
+#define VG_P    2  /* panels of a tile */
 
 /* How a type is multiplied. */
 typedef struct vkind {
@@ -33,6 +32,8 @@ typedef struct vtile {
     const vrow *row;
     uint32_t n_row;
     int n_p, n_part, offset;
+    const uint8_t *next[VG_P]; /* the groups that come next in memory */
+    size_t len_bytes, step;    /* their length, and what each sum of a tile asks for */
 } vtile;
 
 /* ---- tiles ---- */
@@ -56,9 +57,19 @@ INLINE __m512 mins(const vkind k, const lg_vwide *t, const vrow *x) {
     return k.min16 ? min_sum(t, x->sum16, 8) : min_sum(t, x->sum, 4);
 }
 
-/* n_row rows and n_p panels in registers. */
-INLINE void tile_run(const vkind k, const int n_p, const int n_row, const lg_vwide *t,
-                     const vrow *x, int n_part, int offset) {
+/* Ask for memory a little at a time: all lines of a group at once would wait for each other, and the products for them. */
+INLINE void ask_lines(const vtile *a, const int n_p, size_t at) {
+    for (int p = 0; p < n_p; p++)
+        for (size_t i = at; i < at + a->step; i += 64)
+            _mm_prefetch((const char *)a->next[p] + i, _MM_HINT_T1);
+}
+
+/* n_row rows from row0 and n_p panels in registers. */
+INLINE void tile_run(const vkind k, const int n_p, const int n_row, const vtile *a,
+                     uint32_t row0, size_t ask) {
+    const lg_vwide *t = a->t;
+    const vrow *x = a->row + row0;
+    int n_part = a->n_part, offset = a->offset;
     _Alignas(64) int32_t start[VG_TILE][64];
     _Alignas(64) float minus[VG_TILE][8];
     const int8_t *v[VG_TILE];
@@ -76,8 +87,9 @@ INLINE void tile_run(const vkind k, const int n_p, const int n_row, const lg_vwi
         }
     }
     int n_sum = k.small ? n_part : LG_MAX_BLOCK / k.n_k;
-    ROLL for (int c = 0; c < n_sum; c++) {
+    ROLL for (int c = 0; c < n_sum; c++, ask += a->step) {
         __m512i s[VG_TILE][VG_P];
+        ask_lines(a, n_p, ask);
         UNROLL
         for (int r = 0; r < n_row; r++) UNROLL
         for (int p = 0; p < n_p; p++)
@@ -133,61 +145,64 @@ INLINE uint32_t take(uint32_t n_left) {
 }
 
 INLINE void tiles_of(const vkind k, const int n_p, const vtile *a) {
-    for (uint32_t r = 0; r < a->n_row;) {
+    size_t ask = 0, n_sum = k.small ? (size_t)a->n_part : (size_t)(LG_MAX_BLOCK / k.n_k);
+    for (uint32_t r = 0; r < a->n_row; ask += n_sum * a->step) {
         uint32_t n = take(a->n_row - r);
-        const vrow *row = a->row + r;
         switch (n) {
-        case 1: tile_run(k, n_p, 1, a->t, row, a->n_part, a->offset); break;
-        case 2: tile_run(k, n_p, 2, a->t, row, a->n_part, a->offset); break;
-        case 3: tile_run(k, n_p, 3, a->t, row, a->n_part, a->offset); break;
-        case 4: tile_run(k, n_p, 4, a->t, row, a->n_part, a->offset); break;
-        case 5: tile_run(k, n_p, 5, a->t, row, a->n_part, a->offset); break;
-        default: tile_run(k, n_p, VG_TILE, a->t, row, a->n_part, a->offset); break;
+        case 1: tile_run(k, n_p, 1, a, r, ask); break;
+        case 2: tile_run(k, n_p, 2, a, r, ask); break;
+        case 3: tile_run(k, n_p, 3, a, r, ask); break;
+        case 4: tile_run(k, n_p, 4, a, r, ask); break;
+        case 5: tile_run(k, n_p, 5, a, r, ask); break;
+        default: tile_run(k, n_p, VG_TILE, a, r, ask); break;
         }
         r += n;
     }
 }
 
-INLINE void tiles(const vkind k, const vtile *a) {
+INLINE void tiles(const vkind k, vtile *a) {
+    uint32_t n_tile = (a->n_row + VG_TILE - 1) / VG_TILE;
+    uint32_t n_sum = k.small ? (uint32_t)a->n_part : (uint32_t)(LG_MAX_BLOCK / k.n_k);
+    a->step = (a->len_bytes + n_tile * n_sum - 1) / (n_tile * n_sum);
     if (a->n_p == 1)
         tiles_of(k, 1, a);
     else
         tiles_of(k, VG_P, a);
 }
 
-static void tiles_small(const vtile *a) {
+static void tiles_small(vtile *a) {
     tiles((vkind){.n_k = 32, .small = true, .start = true}, a);
 }
 
-static void tiles_small_min(const vtile *a) {
+static void tiles_small_min(vtile *a) {
     tiles((vkind){.n_k = 32, .small = true, .has_min = true}, a);
 }
 
-static void tiles_q2_k(const vtile *a) {
+static void tiles_q2_k(vtile *a) {
     tiles((vkind){.n_k = 32, .has_min = true, .min16 = true}, a);
 }
 
-static void tiles_q3_k(const vtile *a) {
+static void tiles_q3_k(vtile *a) {
     tiles((vkind){.n_k = 32, .start = true}, a);
 }
 
-static void tiles_q4_k(const vtile *a) {
+static void tiles_q4_k(vtile *a) {
     tiles((vkind){.n_k = 16, .n_run = 32, .words = true, .has_min = true}, a);
 }
 
-static void tiles_q5_k(const vtile *a) {
+static void tiles_q5_k(vtile *a) {
     tiles((vkind){.n_k = 32, .n_run = 32, .has_min = true}, a);
 }
 
-static void tiles_q6_k(const vtile *a) {
+static void tiles_q6_k(vtile *a) {
     tiles((vkind){.n_k = 8, .n_run = 16, .words = true, .start = true}, a);
 }
 
-static void tiles_iq4_xs(const vtile *a) {
+static void tiles_iq4_xs(vtile *a) {
     tiles((vkind){.n_k = 32, .n_run = 32, .start = true}, a);
 }
 
-typedef void tiles_fn(const vtile *a);
+typedef void tiles_fn(vtile *a);
 
 static tiles_fn *tiles_of_type(lg_dtype type) {
     switch (type) {
@@ -204,13 +219,6 @@ static tiles_fn *tiles_of_type(lg_dtype type) {
 }
 
 /* ---- a call ---- */
-
-/* Ask for the bytes that follow a group at some distance: unpacking and multiplying alternate, which the processor's own
- * prefetching does not keep up with. */
-static void prefetch(const uint8_t *group, size_t len_bytes) {
-    for (size_t i = 0; i < len_bytes; i += 64)
-        _mm_prefetch((const char *)group + VG_AHEAD + i, _MM_HINT_T0);
-}
 
 /* n_p panels from `panel`. */
 static void run_panels(const vgemm *g, uint32_t panel, int n_p) {
@@ -229,13 +237,16 @@ static void run_panels(const vgemm *g, uint32_t panel, int n_p) {
     }
     for (uint32_t b = 0; b < n_group; b += step) {
         uint32_t n_part = n_group - b < step ? n_group - b : step;
-        vtile a = {t, row, g->n_row, n_p, (int)n_part, lg_vwide_offset(g->w->type)};
-        for (uint32_t i = 0; i < n_part; i += n_widen, group += g->group_bytes)
-            for (int p = 0; p < n_p; p++) {
-                const uint8_t *at = group + (size_t)p * g->panel_bytes;
-                prefetch(at, g->group_bytes);
+        vtile a = {.t = t, .row = row, .n_row = g->n_row, .n_p = n_p, .n_part = (int)n_part};
+        a.offset = lg_vwide_offset(g->w->type);
+        a.len_bytes = n_part / n_widen * g->group_bytes;
+        for (int p = 0; p < n_p; p++) {
+            const uint8_t *at = group + (size_t)p * g->panel_bytes;
+            a.next[p] = at + a.len_bytes;
+            for (uint32_t i = 0; i < n_part; i += n_widen, at += g->group_bytes)
                 widen(at, &t[p], (int)i);
-            }
+        }
+        group += a.len_bytes;
         run(&a);
         for (uint32_t i = 0; i < g->n_row; i++) row_next(&row[i], n_k * n_part, n_part);
     }
