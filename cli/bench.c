@@ -1,7 +1,8 @@
 /* bench.c - `lignum bench`: how fast this build reads prompts and writes answers on this machine.
  *
  * Every figure goes through the whole engine: scheduler, forward pass, sampling (temperature, top-k, top-p), text.  Medians
- * of several runs with the smallest and the largest.  Test: tests/py/run.py */
+ * with the smallest and the largest; a figure that takes long is measured fewer times.  At a depth, the texts begin with so
+ * many ids that the engine has kept from an earlier request; all other ids are fresh.  Test: tests/py/run.py */
 #include "cli.h"
 #include "base/base.h"
 #include "kern/kern.h"
@@ -12,35 +13,54 @@
 #include <string.h>
 
 #define MAX_LIST   16
+#define N_REPEAT   5
 #define MAX_REPEAT 99
 #define N_SEED     16 /* prompt tokens before a measured answer */
-#define GIB        (1024.0 * 1024.0 * 1024.0)
+#define MAX_DEPTH  4
+#define LONG_US                                                                                \
+    10000000 /* a figure that has taken so long is not measured again, unless asked for */
+#define GIB (1024.0 * 1024.0 * 1024.0)
 
 typedef struct list {
     uint32_t v[MAX_LIST], n;
 } list;
 
-/* Tokens a second. */
+/* Tokens a second of some runs. */
 typedef struct figure {
     double v[MAX_REPEAT];
+    uint32_t n;
+    uint64_t spent_us;
 } figure;
 
 typedef struct bench {
     const char *argv0;
     lg_options opt;
-    list prompt, batch;
-    uint32_t n_gen, n_repeat;
+    list prompt, batch, depth;
+    uint32_t n_gen, n_repeat; /* n_repeat 0: at most N_REPEAT, and no more when it takes long */
     bool json;
     lg_engine *eng;
     lg_info info;
-    uint32_t *ids; /* as long as the longest prompt */
-    figure prefill[MAX_LIST], decode[MAX_LIST];
+    uint32_t *ids;    /* as many as the longest text has */
+    uint64_t n_fresh; /* ids drawn so far */
+    figure prefill[MAX_DEPTH][MAX_LIST], decode[MAX_DEPTH][MAX_LIST];
 } bench;
 
 /* ---- measuring ---- */
 
-static bool submit(bench *b, uint32_t n_id, uint32_t n_gen, uint32_t seed) {
-    lg_request req = {.ids = b->ids, .n_id = n_id, .max_tokens = n_gen};
+static uint32_t largest(const list *l) {
+    uint32_t m = 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->v[i] > m) m = l->v[i];
+    return m;
+}
+
+/* A text of `depth` ids that are the same in every text of `seed`, and n_id fresh ones. */
+static bool submit(bench *b, uint32_t depth, uint32_t n_id, uint32_t n_gen, uint32_t seed) {
+    for (uint32_t i = 0; i < depth; i++)
+        b->ids[i] = (uint32_t)(lg_num_rng(2, seed, i, 0) % b->info.n_token);
+    for (uint32_t i = 0; i < n_id; i++)
+        b->ids[depth + i] = (uint32_t)(lg_num_rng(1, 0, b->n_fresh++, 0) % b->info.n_token);
+    lg_request req = {.ids = b->ids, .n_id = depth + n_id, .max_tokens = n_gen};
     lg_params_init(b->eng, &req.params);
     req.params.temperature = 1.0f;
     req.params.top_k = 20;
@@ -55,8 +75,8 @@ static bool submit(bench *b, uint32_t n_id, uint32_t n_gen, uint32_t seed) {
     return st == LG_OK;
 }
 
-/* Step until n_tok tokens have come.  Returns microseconds, 0 when the engine failed. */
-static uint64_t step_tokens(bench *b, uint32_t n_tok) {
+/* Step until n_tok tokens have come.  Returns microseconds, 0 when the engine failed or a text did not go on from `depth`. */
+static uint64_t step_tokens(bench *b, uint32_t n_tok, uint32_t depth) {
     uint64_t start = lg_clock_us();
     uint32_t n = 0;
     lg_event e;
@@ -64,28 +84,57 @@ static uint64_t step_tokens(bench *b, uint32_t n_tok) {
         if (lg_step(b->eng) != LG_OK) return 0;
         while (lg_next_event(b->eng, &e) == LG_OK) {
             if (e.kind == LG_EVENT_TOKEN) n++;
-            if (e.kind == LG_EVENT_DONE && e.finish == LG_FINISH_ERROR) return 0;
+            if (e.kind != LG_EVENT_DONE) continue;
+            if (e.finish == LG_FINISH_ERROR) return 0;
+            if (e.n_cached == depth) continue;
+            fprintf(stderr, "%s: only %u of %u ids were kept: more --memory is needed\n",
+                    b->argv0, e.n_cached, depth);
+            return 0;
         }
     }
     uint64_t us = lg_clock_us() - start;
     return us ? us : 1;
 }
 
-static bool measure_prefill(bench *b, uint32_t n_id, double *rate) {
-    if (!submit(b, n_id, 1, 1)) return false;
-    uint64_t us = step_tokens(b, 1);
+static bool measure_prefill(bench *b, uint32_t depth, uint32_t n_id, double *rate) {
+    if (!submit(b, depth, n_id, 1, 0)) return false;
+    uint64_t us = step_tokens(b, 1, depth);
     *rate = (double)n_id * 1e6 / (double)us;
     return us != 0;
 }
 
 /* All sequences begin, then n_gen steps of one token each are timed. */
-static bool measure_decode(bench *b, uint32_t n_seq, double *rate) {
+static bool measure_decode(bench *b, uint32_t depth, uint32_t n_seq, double *rate) {
     for (uint32_t i = 0; i < n_seq; i++)
-        if (!submit(b, N_SEED, b->n_gen + 2, i)) return false;
-    if (!step_tokens(b, n_seq)) return false;
-    uint64_t us = step_tokens(b, n_seq * b->n_gen);
+        if (!submit(b, depth, N_SEED, b->n_gen + 2, i)) return false;
+    if (!step_tokens(b, n_seq, depth)) return false;
+    uint64_t us = step_tokens(b, n_seq * b->n_gen, depth);
     *rate = (double)n_seq * b->n_gen * 1e6 / (double)us;
-    return us != 0 && step_tokens(b, n_seq) != 0;
+    return us != 0 && step_tokens(b, n_seq, depth) != 0;
+}
+
+/* One more run of a figure, unless it has had its time. */
+static bool run_figure(bench *b, figure *f, uint32_t depth, uint32_t size, bool decode) {
+    uint64_t start = lg_clock_us();
+    if (b->n_repeat == 0 && f->spent_us >= LONG_US) return true;
+    bool ok = decode ? measure_decode(b, depth, size, &f->v[f->n])
+                     : measure_prefill(b, depth, size, &f->v[f->n]);
+    f->n++;
+    f->spent_us += lg_clock_us() - start;
+    return ok;
+}
+
+/* Read the beginnings of all texts of a depth once; an end of one id leaves a snapshot right before it. */
+static bool keep_beginnings(bench *b, uint32_t depth) {
+    for (uint32_t i = 0, n = largest(&b->batch); depth && i < n; i++) {
+        lg_event e;
+        if (!submit(b, depth, 1, 1, i)) return false;
+        for (bool done = false; !done;) {
+            if (lg_step(b->eng) != LG_OK) return false;
+            while (lg_next_event(b->eng, &e) == LG_OK) done = done || e.kind == LG_EVENT_DONE;
+        }
+    }
+    return true;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -93,19 +142,30 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+static void sort_figures(figure f[MAX_LIST]) {
+    for (uint32_t i = 0; i < MAX_LIST; i++) qsort(f[i].v, f[i].n, sizeof(double), by_value);
+}
+
 static bool measure(bench *b) {
     double warm;
-    if (!measure_prefill(b, b->prompt.v[0], &warm)) return false;
-    for (uint32_t r = 0; r < b->n_repeat; r++) {
+    if (!measure_prefill(b, 0, b->prompt.v[0], &warm)) return false;
+    for (uint32_t d = 0; d < b->depth.n; d++)
+        if (!keep_beginnings(b, b->depth.v[d])) return false;
+    uint32_t n_run = b->n_repeat ? b->n_repeat : N_REPEAT;
+    for (uint32_t r = 0; r < n_run; r++) {
         for (uint32_t i = 0; i < b->prompt.n; i++)
-            if (!measure_prefill(b, b->prompt.v[i], &b->prefill[i].v[r])) return false;
+            for (uint32_t d = 0; d < b->depth.n; d++)
+                if (!run_figure(b, &b->prefill[d][i], b->depth.v[d], b->prompt.v[i], false))
+                    return false;
         for (uint32_t i = 0; i < b->batch.n; i++)
-            if (!measure_decode(b, b->batch.v[i], &b->decode[i].v[r])) return false;
+            for (uint32_t d = 0; d < b->depth.n; d++)
+                if (!run_figure(b, &b->decode[d][i], b->depth.v[d], b->batch.v[i], true))
+                    return false;
     }
-    for (uint32_t i = 0; i < b->prompt.n; i++)
-        qsort(b->prefill[i].v, b->n_repeat, sizeof(double), by_value);
-    for (uint32_t i = 0; i < b->batch.n; i++)
-        qsort(b->decode[i].v, b->n_repeat, sizeof(double), by_value);
+    for (uint32_t d = 0; d < b->depth.n; d++) {
+        sort_figures(b->prefill[d]);
+        sort_figures(b->decode[d]);
+    }
     return true;
 }
 
@@ -131,12 +191,29 @@ static double token_bytes(const lg_info *info) {
     return (double)info->weight_bytes * share;
 }
 
-static void print_figure(const char *what, uint32_t n, const figure *f, uint32_t n_run,
-                         double extra) {
-    printf("%-8s %5u   %10.1f   %10.1f .. %.1f", what, n, f->v[n_run / 2], f->v[0],
-           f->v[n_run - 1]);
-    if (extra > 0) printf("   %.2f GB/s of weights", extra);
-    printf("\n");
+static const figure *figure_at(const bench *b, bool decode, uint32_t depth, uint32_t i) {
+    return decode ? &b->decode[depth][i] : &b->prefill[depth][i];
+}
+
+static double median(const figure *f) {
+    return f->v[f->n / 2];
+}
+
+/* One line for each depth; the first is what the others are compared with. */
+static void print_figures(const bench *b, bool decode, uint32_t i, double gbs) {
+    uint32_t size = decode ? b->batch.v[i] : b->prompt.v[i];
+    for (uint32_t d = 0; d < b->depth.n; d++) {
+        const figure *g = figure_at(b, decode, d, i);
+        printf("%-8s %5u", decode ? "answers" : "prompt", size);
+        if (b->depth.n > 1 || b->depth.v[0]) printf(" at %6u", b->depth.v[d]);
+        printf("   %10.1f   %10.1f .. %.1f", median(g), g->v[0], g->v[g->n - 1]);
+        if (d)
+            printf("   %.3f of that at %u", median(g) / median(figure_at(b, decode, 0, i)),
+                   b->depth.v[0]);
+        if (gbs > 0) printf("   %.2f GB/s of weights", gbs * median(g));
+        if (g->n < N_REPEAT && b->n_repeat == 0) printf("   (%u runs)", g->n);
+        printf("\n");
+    }
 }
 
 static void print_text(const bench *b, const char *machine) {
@@ -148,26 +225,27 @@ static void print_text(const bench *b, const char *machine) {
         "model    %s: %.2f M parameters, %.2f M active, weights %.3f GiB (%.1f MB a token)\n",
         info->model_name, (double)info->n_param / 1e6, (double)info->n_param_active / 1e6,
         (double)info->weight_bytes / GIB, token_bytes(info) / 1e6);
-    printf("sampling temperature 1, top-k 20, top-p 0.95, in every figure; medians of %u\n\n",
-           b->n_repeat);
+    printf("sampling temperature 1, top-k 20, top-p 0.95, in every figure; medians of %u\n",
+           b->n_repeat ? b->n_repeat : N_REPEAT);
+    printf("keys and values %s\n\n", lg_option_kv_name(info->kv));
     printf("                   tokens/s     min .. max\n");
-    for (uint32_t i = 0; i < b->prompt.n; i++)
-        print_figure("prompt", b->prompt.v[i], &b->prefill[i], b->n_repeat, 0);
-    for (uint32_t i = 0; i < b->batch.n; i++) {
-        bool alone = b->batch.v[i] == 1;
-        double rate = b->decode[i].v[b->n_repeat / 2];
-        print_figure("answers", b->batch.v[i], &b->decode[i], b->n_repeat,
-                     alone ? rate * token_bytes(info) / 1e9 : 0);
-    }
+    for (uint32_t i = 0; i < b->prompt.n; i++) print_figures(b, false, i, 0);
+    for (uint32_t i = 0; i < b->batch.n; i++)
+        print_figures(b, true, i, b->batch.v[i] == 1 ? token_bytes(info) / 1e9 : 0);
 }
 
-static void put_figures(lg_buf *out, const char *key, const char *size, const list *l,
-                        const figure *f, uint32_t n_run) {
-    lg_buf_printf(out, ",\"%s\":[", key);
+static void put_figures(lg_buf *out, const bench *b, bool decode) {
+    const list *l = decode ? &b->batch : &b->prompt;
+    lg_buf_printf(out, ",\"%s\":[", decode ? "answers" : "prompt");
     for (uint32_t i = 0; i < l->n; i++)
-        lg_buf_printf(out, "%s{\"%s\":%u,\"tokens_per_s\":%.2f,\"min\":%.2f,\"max\":%.2f}",
-                      i ? "," : "", size, l->v[i], f[i].v[n_run / 2], f[i].v[0],
-                      f[i].v[n_run - 1]);
+        for (uint32_t d = 0; d < b->depth.n; d++) {
+            const figure *g = figure_at(b, decode, d, i);
+            lg_buf_printf(out,
+                          "%s{\"%s\":%u,\"depth\":%u,\"tokens_per_s\":%.2f,\"min\":%.2f,"
+                          "\"max\":%.2f,\"runs\":%u}",
+                          i || d ? "," : "", decode ? "batch" : "tokens", l->v[i],
+                          b->depth.v[d], median(g), g->v[0], g->v[g->n - 1], g->n);
+        }
     lg_buf_putc(out, ']');
 }
 
@@ -181,12 +259,14 @@ static void print_json(const bench *b, const char *machine) {
     lg_json_put_string(&out, b->info.model_name, strlen(b->info.model_name));
     lg_buf_printf(&out,
                   ",\"kernels\":\"%s\",\"threads\":%d,\"weight_bytes\":%llu,"
-                  "\"weight_bytes_per_token\":%.0f,\"repeats\":%u,\"answer_tokens\":%u",
+                  "\"weight_bytes_per_token\":%.0f,\"repeats\":%u,\"answer_tokens\":%u,"
+                  "\"kv_type\":\"%s\"",
                   lg_kern_get()->name, b->info.n_thread,
-                  (unsigned long long)b->info.weight_bytes, token_bytes(&b->info), b->n_repeat,
-                  b->n_gen);
-    put_figures(&out, "prompt", "tokens", &b->prompt, b->prefill, b->n_repeat);
-    put_figures(&out, "answers", "batch", &b->batch, b->decode, b->n_repeat);
+                  (unsigned long long)b->info.weight_bytes, token_bytes(&b->info),
+                  b->n_repeat ? b->n_repeat : N_REPEAT, b->n_gen,
+                  lg_option_kv_name(b->info.kv));
+    put_figures(&out, b, false);
+    put_figures(&out, b, true);
     lg_buf_putc(&out, '}');
     puts(lg_buf_str(&out));
     lg_buf_fini(&out);
@@ -204,7 +284,9 @@ static void print_help(void) {
           "      --prompt N,N   lengths of prompts; default 128,512\n"
           "      --gen N        tokens of each answer; default 64\n"
           "      --batch N,N    answers at the same time; default 1,8,32\n"
-          "      --repeat N     runs of each; medians are told; default 5\n"
+          "      --depth N,N    tokens that the texts have before that; default 0\n"
+          "      --repeat N     runs of each; medians are told; default 5, fewer of what takes "
+          "long\n"
           "      --kv TYPE      keys and values as f32, bf16, f16 (default) or q8_0\n"
           "      --threads N    default: all cores\n"
           "      --json         print one JSON object\n"
@@ -213,8 +295,8 @@ static void print_help(void) {
 }
 
 /* Read "N,N,N". */
-static bool read_list(const char *argv0, const char *option, char *text, uint32_t max,
-                      list *l) {
+static bool read_list(const char *argv0, const char *option, char *text, uint32_t min,
+                      uint32_t max, list *l) {
     l->n = 0;
     for (char *at = text, *next; at; at = next) {
         uint64_t v;
@@ -224,7 +306,7 @@ static bool read_list(const char *argv0, const char *option, char *text, uint32_
             fprintf(stderr, "%s: %s: at most %d values\n", argv0, option, MAX_LIST);
             return false;
         }
-        if (!lg_option_u64(argv0, option, at, 1, max, &v)) return false;
+        if (!lg_option_u64(argv0, option, at, min, max, &v)) return false;
         l->v[l->n++] = (uint32_t)v;
     }
     return true;
@@ -235,6 +317,7 @@ enum {
     OPT_PROMPT,
     OPT_GEN,
     OPT_BATCH,
+    OPT_DEPTH,
     OPT_REPEAT,
     OPT_THREADS,
     OPT_JSON,
@@ -245,6 +328,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"prompt", required_argument, NULL, OPT_PROMPT},
                                              {"gen", required_argument, NULL, OPT_GEN},
                                              {"batch", required_argument, NULL, OPT_BATCH},
+                                             {"depth", required_argument, NULL, OPT_DEPTH},
                                              {"repeat", required_argument, NULL, OPT_REPEAT},
                                              {"kv", required_argument, NULL, OPT_KV},
                                              {"threads", required_argument, NULL, OPT_THREADS},
@@ -258,8 +342,13 @@ static bool set_option(bench *b, int c) {
     bool ok = true;
     switch (c) {
     case 'm': b->opt.model_path = optarg; return true;
-    case OPT_PROMPT: return read_list(a, "--prompt", optarg, 1u << 20, &b->prompt);
-    case OPT_BATCH: return read_list(a, "--batch", optarg, 4096, &b->batch);
+    case OPT_PROMPT: return read_list(a, "--prompt", optarg, 1, 1u << 20, &b->prompt);
+    case OPT_BATCH: return read_list(a, "--batch", optarg, 1, 4096, &b->batch);
+    case OPT_DEPTH:
+        if (!read_list(a, "--depth", optarg, 0, 1u << 20, &b->depth)) return false;
+        if (b->depth.n <= MAX_DEPTH) return true;
+        fprintf(stderr, "%s: --depth: at most %d values\n", a, MAX_DEPTH);
+        return false;
     case OPT_GEN:
         ok = lg_option_u64(a, "--gen", optarg, 1, 100000, &v);
         b->n_gen = (uint32_t)v;
@@ -275,34 +364,26 @@ static bool set_option(bench *b, int c) {
     }
 }
 
-static uint32_t largest(const list *l) {
-    uint32_t m = 0;
-    for (uint32_t i = 0; i < l->n; i++)
-        if (l->v[i] > m) m = l->v[i];
-    return m;
-}
-
-/* Open with just the room that the figures need, and make a prompt. */
+/* Open with just the room that the figures need. */
 static bool prepare(bench *b) {
-    uint32_t longest = largest(&b->prompt), room = N_SEED + b->n_gen + 2;
-    b->opt.n_ctx = (longest > room ? longest : room) + 2;
+    uint32_t longest = largest(&b->prompt), room = N_SEED + b->n_gen + 2,
+             depth = largest(&b->depth);
+    b->opt.n_ctx = (longest > room ? longest : room) + depth + 2;
     b->opt.n_seq = largest(&b->batch);
+    b->opt.no_cache = depth == 0; /* nothing comes again */
     if (!lg_load_open(b->argv0, &b->opt, &b->eng)) return false;
     lg_get_info(b->eng, &b->info);
-    b->ids = lg_mem_calloc(longest > N_SEED ? longest : N_SEED, sizeof *b->ids);
-    for (uint32_t i = 0; b->ids && i < (longest > N_SEED ? longest : N_SEED); i++)
-        b->ids[i] = (uint32_t)(lg_num_rng(1, 0, i, 0) % b->info.n_token);
+    b->ids = lg_mem_calloc(b->opt.n_ctx, sizeof *b->ids);
     return b->ids != NULL;
 }
 
 int lg_bench_main(int argc, char **argv) {
     bench b = {.argv0 = argv[0],
                .n_gen = 64,
-               .n_repeat = 5,
                .prompt = {.v = {128, 512}, .n = 2},
-               .batch = {.v = {1, 8, 32}, .n = 3}};
+               .batch = {.v = {1, 8, 32}, .n = 3},
+               .depth = {.n = 1}};
     lg_options_init(&b.opt);
-    b.opt.no_cache = true; /* the same ids come again and again */
     for (int c; (c = getopt_long(argc, argv, "m:", long_options, NULL)) != -1;) {
         if (c == OPT_HELP) {
             print_help();

@@ -20,8 +20,9 @@ static bool has_avx2(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-static void read_all(const uint8_t *p) {
-    for (size_t i = 0; i < STREAM_BYTES; i += 128)
+void limits_read(const uint8_t *p, size_t n_bytes) {
+    if (!has_avx2()) return;
+    for (size_t i = 0; i < n_bytes; i += 128)
         __asm__ volatile(
             "prefetcht0 4096(%0)\n\tprefetcht0 4160(%0)\n\tvmovdqa (%0), %%ymm0\n\t"
             "vmovdqa 32(%0), %%ymm1\n\tvmovdqa 64(%0), %%ymm2\n\t"
@@ -39,7 +40,7 @@ double limits_stream_gbs(void) {
     double best = 0;
     for (int i = 0; i < RUNS; i++) {
         double t = now();
-        read_all(p);
+        limits_read(p, STREAM_BYTES);
         double speed = STREAM_BYTES / (now() - t) * 1e-9;
         if (speed > best) best = speed;
     }
@@ -58,6 +59,17 @@ static double fma_run(void) {
                                "xmm8", "xmm9", "xmm10", "xmm11");
     }
     return 12.0 * 8 * STEPS / (now() - t) * 1e-9;
+}
+
+static double fma512_run(void) {
+    double t = now();
+    for (int i = 0; i < STEPS; i++) {
+#define FMA512(r) "vfmadd231ps %%zmm14, %%zmm15, %%zmm" #r "\n\t"
+        __asm__ volatile(EACH(FMA512)::
+                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
+                               "xmm8", "xmm9", "xmm10", "xmm11");
+    }
+    return 12.0 * 16 * STEPS / (now() - t) * 1e-9;
 }
 
 static double int8_run(void) {
@@ -97,6 +109,10 @@ double limits_fma_gmacs(void) {
     return has_avx2() ? best_of(fma_run) : 0;
 }
 
+double limits_fma512_gmacs(void) {
+    return __builtin_cpu_supports("avx512f") ? best_of(fma512_run) : 0;
+}
+
 double limits_int8_gmacs(void) {
     return has_avx2() ? best_of(int8_run) : 0;
 }
@@ -106,6 +122,15 @@ double limits_vnni_gmacs(void) {
     return has ? best_of(vnni_run) : 0;
 }
 #else
+void limits_read(const uint8_t *p, size_t n_bytes) {
+    (void)p;
+    (void)n_bytes;
+}
+
+double limits_fma512_gmacs(void) {
+    return 0;
+}
+
 double limits_stream_gbs(void) {
     return 0;
 }

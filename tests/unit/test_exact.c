@@ -251,17 +251,20 @@ static void test_levels_and_threads(void **state) {
     }
 }
 
-/* Attention of a lone row divided by pages: from the first page on, with windows smaller than the text. */
+/* Attention of blocks divided by pages: from the first page on, with windows smaller than the text. */
 static void test_attention_divided_by_pages(void **state) {
+    static const uint32_t chunk[] = {1, 3, 16, 37};
     (void)state;
     for (size_t k = 0; k < LG_COUNT(models); k++) {
         const exact_model *m = &models[k];
         result r = take_result(m);
         lg_backend *be = open_backend(m, 3, NULL);
         be->split_from = 1;
-        be->split_step = 2;
-        run_alone(m, be, 0, &home, 1, r.logits, r.state);
-        expect_same(m, 0, r.logits, r.state, "divided by pages, steps of", 1);
+        for (size_t i = 0; i < LG_COUNT(chunk); i++) {
+            be->split_step = i ? LG_CPU_ATTN_BLK : 2;
+            run_alone(m, be, 0, &home, chunk[i], r.logits, r.state);
+            expect_same(m, 0, r.logits, r.state, "divided by pages, steps of", chunk[i]);
+        }
         lg_backend_close(&be);
         free_result(&r);
     }

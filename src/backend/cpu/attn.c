@@ -2,8 +2,8 @@
  *
  * In: s.xn.  Out: s.mix, and the KV pages of the rows' positions.  All keys of the step are stored before any query
  * looks, so a row sees its own position and the earlier rows of its sequence.  Pages are merged in ascending order.
- * Tasks: rows for norm and store; (sequence, block of query rows, KV head) for the scores; where these are too few for
- * the threads, (page, KV head) of a long sequence, then a merge by query head.
+ * Tasks: rows for norm and store; (block of query rows, KV head) for the scores, all pages in one task; where a block is too
+ * much for one thread, (page, KV head), and the merge by query in the next region.
  * Thread: engine and pool.  Test: tests/unit/test_golden.c, tests/unit/test_exact.c */
 #include "backend/cpu/cpu.h"
 
@@ -18,7 +18,8 @@ typedef struct attn_ctx {
     lg_backend *be;
     const lg_layer_w *w;
     uint32_t layer;
-    float scale; /* of scores */
+    float scale;         /* of scores */
+    uint64_t n_row_page; /* tokens x pages of all blocks */
 } attn_ctx;
 
 /* Query rows of KV head h start here: [rows][group][d]. */
@@ -71,17 +72,40 @@ static void finish_query(const lg_backend *be, uint32_t h, uint32_t i, uint32_t 
     be->kern->sigmoid_mul(acc, s->qg + (head * 2 + 1) * d, d, s->gated + head * d);
 }
 
+/* What KV head h keeps in page p of a sequence. */
+static const void *kv_part(const attn_ctx *c, const lg_batch_seq *seq, uint32_t p, uint32_t h) {
+    return lg_cpu_kv(c->be, c->be->batch->page[seq->page0 + p], c->layer, h);
+}
+
 /* Positions of page p that a row at position pos sees. */
 static uint32_t n_seen(uint32_t pos, uint32_t p) {
     uint32_t end = pos + 1, base = p * LG_PAGE_TOK;
     return end <= base ? 0 : end - base < LG_PAGE_TOK ? end - base : LG_PAGE_TOK;
 }
 
-/* Whether the pages of a sequence are divided over the threads: one row of a long text, and too few tasks otherwise. */
-static bool is_split(const lg_backend *be, const lg_batch_seq *seq) {
-    size_t n_task = (size_t)be->s.seq_task[be->batch->n_seq] * be->cfg->n_kv_head;
-    return be->n_thread > 1 && n_task < 2 * (size_t)be->n_thread && seq->n_tok == 1 &&
-           seq->pos / LG_PAGE_TOK + 1 >= be->split_from;
+/* One block of query rows: n tokens of a sequence from its token t0 of the step on. */
+typedef struct block {
+    const lg_batch_seq *seq;
+    uint32_t t0, n;
+    uint32_t n_page; /* pages that its last token sees */
+    bool split;      /* its pages are divided over the threads */
+} block;
+
+/* Block `blk` of the step.  Blocks of a sequence are numbered from the last, which sees most: it goes first. */
+static block find_block(const attn_ctx *c, uint32_t blk) {
+    const lg_backend *be = c->be;
+    const uint32_t *first = be->s.seq_task;
+    uint32_t i = 0;
+    while (first[i + 1] <= blk) i++;
+    block b = {.seq = &be->batch->seq[i], .t0 = (first[i + 1] - 1 - blk) * LG_CPU_ATTN_BLK};
+    uint32_t left = b.seq->n_tok - b.t0;
+    b.n = left < LG_CPU_ATTN_BLK ? left : LG_CPU_ATTN_BLK;
+    b.n_page = (b.seq->pos + b.t0 + b.n - 1) / LG_PAGE_TOK + 1;
+    /* Where one KV head of it is more than half of what a thread gets, the others would wait. */
+    b.split = be->n_thread > 1 && b.n_page >= be->split_from &&
+              2 * (uint64_t)b.n * b.n_page * (uint32_t)be->n_thread >
+                  c->n_row_page * be->cfg->n_kv_head;
+    return b;
 }
 
 /* One block of query rows of one sequence against one KV head. */
@@ -90,19 +114,13 @@ static void score_task(void *ctx, size_t task, int thread) {
     const lg_backend *be = c->be;
     const lg_cpu_scratch *s = &be->s;
     const lg_config *cfg = be->cfg;
-    uint32_t group = cfg->n_head / cfg->n_kv_head;
-    uint32_t h = (uint32_t)(task % cfg->n_kv_head), i = 0;
-    uint32_t blk = (uint32_t)(task / cfg->n_kv_head);
-    while (s->seq_task[i + 1] <= blk) i++;
-    const lg_batch_seq *seq = &be->batch->seq[i];
-    if (is_split(be, seq)) return;
-    /* Late blocks see most: they go first. */
-    uint32_t t0 = (s->seq_task[i + 1] - 1 - blk) * LG_CPU_ATTN_BLK;
-    uint32_t n = seq->n_tok - t0 < LG_CPU_ATTN_BLK ? seq->n_tok - t0 : LG_CPU_ATTN_BLK;
+    uint32_t group = cfg->n_head / cfg->n_kv_head, h = (uint32_t)(task % cfg->n_kv_head);
+    block b = find_block(c, (uint32_t)(task / cfg->n_kv_head));
+    if (b.split) return;
     uint32_t *n_see = s->n_see + (size_t)thread * LG_CPU_ATTN_BLK * group;
-    size_t q0 = q_row0(be, h, seq->tok0 + t0);
+    size_t q0 = q_row0(be, h, b.seq->tok0 + b.t0);
     lg_attn_arg a = {.d = cfg->d_head,
-                     .n_q = n * group,
+                     .n_q = b.n * group,
                      .q = s->q + q0 * cfg->d_head,
                      .ld_q = cfg->d_head,
                      .n_see = n_see,
@@ -111,95 +129,148 @@ static void score_task(void *ctx, size_t task, int thread) {
                      .m = s->m + q0,
                      .l = s->l + q0,
                      .acc = s->acc + q0 * cfg->d_head};
-    uint32_t last = seq->pos + t0 + n - 1;
-    for (uint32_t p = 0; p <= last / LG_PAGE_TOK; p++) {
-        for (uint32_t t = 0; t < n * group; t++)
-            n_see[t] = n_seen(seq->pos + t0 + t / group, p);
+    for (uint32_t p = 0; p < b.n_page; p++) {
+        for (uint32_t t = 0; t < a.n_q; t++)
+            n_see[t] = n_seen(b.seq->pos + b.t0 + t / group, p);
         a.first = p == 0;
-        a.page = lg_cpu_kv(be, be->batch->page[seq->page0 + p], c->layer, h);
-        a.next = p < last / LG_PAGE_TOK
-                     ? lg_cpu_kv(be, be->batch->page[seq->page0 + p + 1], c->layer, h)
-                     : NULL;
+        a.page = kv_part(c, b.seq, p, h);
+        a.next = p + 1 < b.n_page ? kv_part(c, b.seq, p + 1, h) : NULL;
         be->kern->attn_page(&a);
     }
-    for (uint32_t t = t0; t < t0 + n; t++)
-        for (uint32_t e = 0; e < group; e++) finish_query(be, h, e, seq->tok0 + t);
+    for (uint32_t t = b.t0; t < b.t0 + b.n; t++)
+        for (uint32_t e = 0; e < group; e++) finish_query(be, h, e, b.seq->tok0 + t);
 }
 
-/* A window of pages of one sequence, each attended on its own, then merged. */
+/* ---- divided by pages ---- */
+
+/* Some pages of a block that are attended on their own, and those before them, which wait to be merged. */
 typedef struct window {
     attn_ctx c;
-    const lg_batch_seq *seq;
-    uint32_t page0, n_page;
+    block b;
+    uint32_t page0, n_page; /* these */
+    uint32_t old0, n_old;   /* those before */
+    size_t part, old_part;  /* where their results begin: rows of the parts */
+    uint32_t n_merge;       /* tasks that merge; they come first */
 } window;
 
+/* Row of the parts for page i of a window, KV head h: rows of the block follow. */
+static size_t part_row(const window *w, size_t part, uint32_t i, uint32_t h) {
+    const lg_config *cfg = w->c.be->cfg;
+    return part + ((size_t)i * cfg->n_kv_head + h) * w->b.n * (cfg->n_head / cfg->n_kv_head);
+}
+
 /* One page, one KV head: what it gives as if it were the only page. */
-static void page_task(void *ctx, size_t task, int thread) {
-    const window *w = ctx;
+static void attend_page(const window *w, size_t task, int thread) {
     const lg_backend *be = w->c.be;
     const lg_cpu_scratch *s = &be->s;
     const lg_config *cfg = be->cfg;
+    const block *b = &w->b;
     uint32_t group = cfg->n_head / cfg->n_kv_head, h = (uint32_t)(task % cfg->n_kv_head);
     uint32_t i = (uint32_t)(task / cfg->n_kv_head), p = w->page0 + i;
     uint32_t *n_see = s->n_see + (size_t)thread * LG_CPU_ATTN_BLK * group;
-    for (uint32_t e = 0; e < group; e++) n_see[e] = n_seen(w->seq->pos, p);
-    size_t to = (size_t)i * cfg->n_head + h * group;
+    for (uint32_t t = 0; t < b->n * group; t++)
+        n_see[t] = n_seen(b->seq->pos + b->t0 + t / group, p);
+    /* What this thread will probably read next. */
+    size_t next = (size_t)p * cfg->n_kv_head + h + (size_t)be->n_thread;
+    size_t to = part_row(w, w->part, i, h);
     lg_attn_arg a = {.d = cfg->d_head,
-                     .n_q = group,
-                     .q = s->q + q_row0(be, h, w->seq->tok0) * cfg->d_head,
+                     .n_q = b->n * group,
+                     .q = s->q + q_row0(be, h, b->seq->tok0 + b->t0) * cfg->d_head,
                      .ld_q = cfg->d_head,
                      .n_see = n_see,
                      .first = true,
                      .kv = be->opt.kv,
-                     .page = lg_cpu_kv(be, be->batch->page[w->seq->page0 + p], w->c.layer, h),
+                     .page = kv_part(&w->c, b->seq, p, h),
                      .scale = w->c.scale,
                      .m = s->part_m + to,
                      .l = s->part_l + to,
                      .acc = s->part_acc + to * cfg->d_head};
+    if (next / cfg->n_kv_head < b->n_page)
+        a.next = kv_part(&w->c, b->seq, (uint32_t)(next / cfg->n_kv_head),
+                         (uint32_t)(next % cfg->n_kv_head));
     be->kern->attn_page(&a);
 }
 
-/* Merge the window's pages into one query head, ascending, with the operations of lg_kern.attn_page. */
-static void merge_task(void *ctx, size_t task, int thread) {
-    (void)thread;
-    const window *w = ctx;
-    const lg_backend *be = w->c.be;
+/* (m, l, acc) of one query with one page's, by the operations of lg_kern.attn_page. */
+static void merge_page(const lg_backend *be, size_t at, size_t from, bool first) {
     const lg_cpu_scratch *s = &be->s;
-    uint32_t d = be->cfg->d_head, group = be->cfg->n_head / be->cfg->n_kv_head;
-    uint32_t h = (uint32_t)task / group, e = (uint32_t)task % group;
-    size_t at = q_row0(be, h, w->seq->tok0) + e;
-    float *acc = s->acc + at * d;
-    for (uint32_t i = 0; i < w->n_page; i++) {
-        size_t from = (size_t)i * be->cfg->n_head + task;
-        const float *part = s->part_acc + from * d;
-        float m_b = s->part_m[from], l_b = s->part_l[from];
-        if (w->page0 + i == 0) {
-            s->m[at] = m_b;
-            s->l[at] = l_b;
-            memcpy(acc, part, d * sizeof *acc);
-            continue;
-        }
-        float m = m_b > s->m[at] ? m_b : s->m[at];
-        float c = lg_expf(s->m[at] - m), c_b = lg_expf(m_b - m);
-        for (uint32_t x = 0; x < d; x++) acc[x] *= c;
-        be->kern->axpy(c_b, part, d, acc);
-        s->l[at] = fmaf(l_b, c_b, s->l[at] * c);
-        s->m[at] = m;
+    uint32_t d = be->cfg->d_head;
+    float *acc = s->acc + at * d, m_b = s->part_m[from], l_b = s->part_l[from];
+    const float *part = s->part_acc + from * d;
+    if (first) {
+        s->m[at] = m_b;
+        s->l[at] = l_b;
+        memcpy(acc, part, d * sizeof *acc);
+        return;
     }
-    if (w->page0 + w->n_page == w->seq->pos / LG_PAGE_TOK + 1)
-        finish_query(be, h, e, w->seq->tok0);
+    float m = m_b > s->m[at] ? m_b : s->m[at];
+    float c = lg_expf(s->m[at] - m), c_b = lg_expf(m_b - m);
+    if (c != 1.0f)
+        for (uint32_t x = 0; x < d; x++) acc[x] *= c;
+    be->kern->axpy(c_b, part, d, acc);
+    s->l[at] = fmaf(l_b, c_b, s->l[at] * c);
+    s->m[at] = m;
 }
 
-static void split_sequence(const attn_ctx *c, const lg_batch_seq *seq) {
+/* Merge the pages that wait into query row `row` of KV head h, ascending. */
+static void merge_row(const window *w, uint32_t h, uint32_t row) {
+    const lg_backend *be = w->c.be;
+    uint32_t group = be->cfg->n_head / be->cfg->n_kv_head, t = w->b.t0 + row / group;
+    size_t at = q_row0(be, h, w->b.seq->tok0 + w->b.t0) + row;
+    for (uint32_t i = 0; i < w->n_old; i++)
+        if (n_seen(w->b.seq->pos + t, w->old0 + i) > 0)
+            merge_page(be, at, part_row(w, w->old_part, i, h) + row, w->old0 + i == 0);
+    if (w->old0 + w->n_old == w->b.n_page) finish_query(be, h, row % group, w->b.seq->tok0 + t);
+}
+
+static void window_task(void *ctx, size_t task, int thread) {
+    const window *w = ctx;
+    uint32_t n_row = w->b.n * (w->c.be->cfg->n_head / w->c.be->cfg->n_kv_head);
+    if (task < w->n_merge)
+        merge_row(w, (uint32_t)task / n_row, (uint32_t)task % n_row);
+    else
+        attend_page(w, task - w->n_merge, thread);
+}
+
+/* Windows of pages, each one region: its pages, and the merge of the window before. */
+static void split_block(const attn_ctx *c, const block *b) {
     lg_backend *be = c->be;
     const lg_config *cfg = be->cfg;
-    uint32_t n_page = seq->pos / LG_PAGE_TOK + 1, step = be->split_step;
-    for (uint32_t p = 0; p < n_page; p += step) {
-        window w = {*c, seq, p, n_page - p < step ? n_page - p : step};
-        uint64_t row = (uint64_t)w.n_page * cfg->n_head * cfg->d_head;
-        lg_cpu_run(be, (size_t)w.n_page * cfg->n_kv_head, row * 2 * LG_PAGE_TOK, page_task, &w);
-        lg_cpu_run(be, cfg->n_head, row * 2, merge_task, &w);
+    uint32_t step = be->split_step / b->n, n_page;
+    window w = {.c = *c, .b = *b};
+    for (uint32_t p = 0; p < b->n_page || w.n_page > 0; p += n_page) {
+        n_page = b->n_page - p < step ? b->n_page - p : step;
+        w.old0 = w.page0;
+        w.n_old = w.n_page;
+        w.old_part = w.part;
+        w.page0 = p;
+        w.n_page = n_page;
+        w.part = w.old_part ? 0 : (size_t)be->split_step * cfg->n_head;
+        w.n_merge = w.n_old > 0 ? b->n * cfg->n_head : 0;
+        uint64_t row = (uint64_t)b->n * cfg->n_head * cfg->d_head;
+        lg_cpu_run(be, w.n_merge + (size_t)n_page * cfg->n_kv_head,
+                   row * 2 * (w.n_old + (uint64_t)n_page * LG_PAGE_TOK), window_task, &w);
     }
+}
+
+void lg_cpu_attn_pages(lg_backend *be, uint32_t layer) {
+    const lg_config *cfg = be->cfg;
+    attn_ctx c = {be, &be->w->layer[layer], layer, 1.0f / sqrtf((float)cfg->d_head), 0};
+    uint32_t n_blk = be->s.seq_task[be->batch->n_seq];
+    uint64_t n_apart = 0;
+    for (uint32_t i = 0; i < n_blk; i++) {
+        block b = find_block(&c, i);
+        c.n_row_page += (uint64_t)b.n * b.n_page;
+    }
+    for (uint32_t i = 0; i < n_blk; i++) {
+        block b = find_block(&c, i);
+        if (!b.split) continue;
+        n_apart += (uint64_t)b.n * b.n_page;
+        split_block(&c, &b);
+    }
+    lg_cpu_run(be, (size_t)n_blk * cfg->n_kv_head,
+               (c.n_row_page - n_apart) * LG_PAGE_TOK * cfg->n_head * cfg->d_head * 2,
+               score_task, &c);
 }
 
 /* Gather a per-KV-head array into rows of heads for the tracer. */
@@ -247,19 +318,11 @@ void lg_cpu_attn(lg_backend *be, uint32_t layer) {
         {.w = &w->v, .x = s->xn, .ld_x = cfg->n_embd, .n_row = n, .y = s->v, .ld_y = kv}};
     lg_cpu_quant_jobs(be, &s->xn_q, in, 3);
     lg_cpu_gemm_run(be, in, 3);
-    attn_ctx c = {be, w, layer, 1.0f / sqrtf((float)d)};
+    attn_ctx c = {be, w, layer, 1.0f / sqrtf((float)d), 0};
     lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * width * 4,
                prepare_task, &c);
     if (be->opt.trace) trace_prepared(be, layer);
-    uint64_t macs = 0;
-    for (uint32_t i = 0; i < batch->n_seq; i++) {
-        const lg_batch_seq *q = &batch->seq[i];
-        if (!is_split(be, q)) macs += (uint64_t)q->n_tok * (q->pos + q->n_tok);
-    }
-    lg_cpu_run(be, (size_t)s->seq_task[batch->n_seq] * cfg->n_kv_head, macs * width * 2,
-               score_task, &c);
-    for (uint32_t i = 0; i < batch->n_seq; i++)
-        if (is_split(be, &batch->seq[i])) split_sequence(&c, &batch->seq[i]);
+    lg_cpu_attn_pages(be, layer);
     if (be->opt.trace) trace_heads(be, layer, "attn.core_out", s->acc);
     lg_cpu_trace(be, (int)layer, "attn.gated", s->gated, n, width, width);
     lg_cpu_gemm out = {

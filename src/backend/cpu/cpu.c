@@ -52,7 +52,8 @@ static void carve_mixer(lg_arena *a, const lg_config *c, const lg_backend_opt *o
     s->l = lg_arena_take(a, n * c->n_head, f);
     s->acc = lg_arena_take(a, n * heads, f);
     s->gated = lg_arena_take(a, n * heads, f);
-    size_t group = c->n_head / c->n_kv_head, part = n_thread * LG_CPU_SPLIT_PAGES * c->n_head;
+    size_t group = c->n_head / c->n_kv_head,
+           part = 2 * n_thread * LG_CPU_SPLIT_PAGES * c->n_head;
     s->part_m = lg_arena_take(a, part, f);
     s->part_l = lg_arena_take(a, part, f);
     s->part_acc = lg_arena_take(a, part * c->d_head, f);

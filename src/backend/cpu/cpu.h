@@ -25,8 +25,8 @@
 #define LG_CPU_REGION_MACS 250000 /* multiply-adds below which a stage stays on the caller */
 #define LG_CPU_ROW_BLK     64     /* rows of one matrix product task */
 #define LG_CPU_ATTN_BLK    16     /* query tokens of one attention task */
-#define LG_CPU_SPLIT_PAGES 4      /* pages of one attention window, per thread */
-#define LG_CPU_SPLIT_FROM  16     /* pages from which a lone row is divided by pages */
+#define LG_CPU_SPLIT_PAGES 16     /* pages x tokens of one attention window, per thread */
+#define LG_CPU_SPLIT_FROM  16     /* pages from which a block of rows may be divided by pages */
 
 /* Where things lie inside a page, in bytes, and inside a slot, in floats. */
 typedef struct lg_cpu_layout {
@@ -91,7 +91,7 @@ typedef struct lg_cpu_scratch {
     float *m, *l, *acc; /* [n_kv_head][N * group] and the same times d */
     float *gated;       /* [N][n_head * d] */
     float *part_m, *part_l,
-        *part_acc;   /* [T * LG_CPU_SPLIT_PAGES][n_head], and times d: pages alone */
+        *part_acc;   /* [2][T * LG_CPU_SPLIT_PAGES][n_head], and times d: pages alone */
     uint32_t *n_see; /* [T][LG_CPU_ATTN_BLK * group] */
     /* GDN */
     float *qkv, *u;          /* [N][conv_dim] before and after the convolution */
@@ -131,9 +131,10 @@ struct lg_backend {
     const lg_kern *kern;
     lg_pool *pool; /* borrowed */
     int n_thread;
-    uint32_t split_from; /* pages from which a lone row's attention is divided by pages */
-    uint32_t split_step; /* pages attended before they are merged */
-    bool exact;          /* products of block types by floats */
+    uint32_t split_from; /* pages from which a block's attention may be divided by pages */
+    uint32_t
+        split_step; /* pages x tokens attended before they are merged; at least LG_CPU_ATTN_BLK */
+    bool exact;     /* products of block types by floats */
     lg_backend_opt opt;
     lg_cpu_layout lay;
     uint8_t *page; /* [n_page][lay.page], owned */
@@ -228,6 +229,8 @@ void lg_cpu_moe_combine(lg_backend *be, uint32_t layer, const lg_cpu_combine *fr
 /* ---- one function a stage group; each reads s.xn and writes s.mix ---- */
 
 void lg_cpu_attn(lg_backend *be, uint32_t layer);
+/* Of it, the part between the products: the step's queries (s.q) look at their pages, and s.gated is filled. */
+void lg_cpu_attn_pages(lg_backend *be, uint32_t layer);
 void lg_cpu_gdn(lg_backend *be, uint32_t layer);
 void lg_cpu_moe(lg_backend *be, uint32_t layer);
 void lg_cpu_moe_group(lg_backend *be, uint32_t layer);

@@ -50,10 +50,10 @@ INLINE v16 attn_load(const lg_dtype type, const void *p, size_t at) {
     return v16_load((const float *)p + at);
 }
 
-/* Ask for memory at p, nearly `step` bytes of it. */
+/* Ask for memory at p, nearly `step` bytes of it, as far as the second-level cache: the first holds what is in work. */
 INLINE void attn_fetch(const lg_dtype type, const uint8_t *p) {
-    __builtin_prefetch(p);
-    if (type == LG_F32) __builtin_prefetch(p + 64);
+    __builtin_prefetch(p, 0, 2);
+    if (type == LG_F32) __builtin_prefetch(p + 64, 0, 2);
 }
 
 /* Row k of b, scaled. */
@@ -81,10 +81,11 @@ INLINE void attn_tile(const lg_dtype type, const attn_b *b, const attn_rows *t,
     for (int r = 0; r < n_row; r++)
         for (int v = 0; v < V16_ATTN_V; v++)
             acc[r][v] = t->add ? v16_load(t->y + r * LG_PAGE_TOK + 16 * v) : v16_set(0.0f);
-    for (size_t k0 = 0; k0 < t->n_k; k0 += 32) {
-        size_t end = k0 + 32 < t->n_k ? k0 + 32 : t->n_k;
+    const size_t block = type == LG_Q8_0 ? 32 : t->n_k; /* of one scale */
+    for (size_t k0 = 0; k0 < t->n_k; k0 += block) {
+        size_t end = k0 + block < t->n_k ? k0 + block : t->n_k;
         attn_key_scale(type, b, k0, scale);
-        for (size_t k = k0; k < end; k++) {
+        _Pragma("GCC unroll 4") for (size_t k = k0; k < end; k++) {
             attn_fetch(type, b->ahead + k * b->step);
             attn_widen(type, b, k, scale, w);
             for (int r = 0; r < n_row; r++) {
@@ -306,6 +307,7 @@ static inline void attn_value_tile(const lg_attn_arg *a, const attn_group *g, co
     for (uint32_t r = 0; r < n; r++)
         if (n_see[r] < t.n_k) t.n_k = n_see[r];
     attn_run(b, &t, n);
+    if (t.n_k == g->n_most) return;
     attn_b rest = *b;
     rest.at = (const uint8_t *)b->at + t.n_k * b->ld * attn_bytes(b->type);
     if (b->value_scale) rest.value_scale = b->value_scale + t.n_k;
@@ -317,6 +319,14 @@ static inline void attn_value_tile(const lg_attn_arg *a, const attn_group *g, co
                          .y = sum + r * LG_PAGE_TOK};
         if (one.n_k) attn_run(&rest, &one, 1);
     }
+}
+
+/* Ask for the sums of n rows from r0 that a tile of columns from c will be merged into. */
+static inline void attn_fetch_acc(const lg_attn_arg *a, const attn_group *g, uint32_t r0,
+                                  uint32_t n, uint32_t c) {
+    for (uint32_t r = r0; r < r0 + n; r++)
+        for (uint32_t i = 0; i < ATTN_COL; i += 16)
+            __builtin_prefetch(a->acc + (size_t)(g->row0 + r) * a->d + c + i, 1);
 }
 
 static inline void attn_values(const lg_attn_arg *a, const lg_kv_part *at,
@@ -341,6 +351,7 @@ static inline void attn_values(const lg_attn_arg *a, const lg_kv_part *at,
         if (g->n_row > V16_ATTN_R || n_ch < ATTN_COL) attn_pack(&b, g->n_most, n_ch, pack);
         for (uint32_t r = 0, n; r < g->n_row; r += n) {
             n = attn_take(g->n_row - r);
+            attn_fetch_acc(a, g, r, n, c);
             attn_value_tile(a, g, &b, r, n, sum);
             attn_merge(a, g, r, n, c, n_ch, sum);
         }
