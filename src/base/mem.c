@@ -1,9 +1,14 @@
 /* mem.c - heap and arenas: see mem.h.  Counters are atomic; nothing else is shared. */
 #include "base/mem.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define HUGE_BYTES (UINT64_C(8) << 20) /* blocks from here up ask for huge pages */
 
 static _Atomic uint64_t n_alloc;
 static _Atomic int64_t n_alive;
@@ -24,12 +29,28 @@ static header *header_of(void *p) {
     return (header *)(void *)((uint8_t *)p - LG_MEM_ALIGN);
 }
 
+/* Ask for huge pages under the whole pages of a big block: weights and the pools are read from end to end. */
+static void want_huge(uint8_t *block, size_t size_bytes) {
+#ifdef MADV_HUGEPAGE
+    static _Atomic int said;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), skip = (page - (uintptr_t)block % page) % page;
+    size_t len = (size_bytes - skip) / page * page;
+    if (madvise(block + skip, len, MADV_HUGEPAGE) == 0 || atomic_exchange(&said, 1)) return;
+    lg_diag_log(LG_LOG_INFO, "no huge pages (madvise: %s): memory is read a little slower",
+                strerror(errno));
+#else
+    (void)block;
+    (void)size_bytes;
+#endif
+}
+
 static void *take(size_t size_bytes, int zero) {
     if (size_bytes == 0) size_bytes = 1;
     if (size_bytes > SIZE_MAX - 2 * LG_MEM_ALIGN || must_fail()) return NULL;
     size_t total = (size_bytes + 2 * LG_MEM_ALIGN - 1) / LG_MEM_ALIGN * LG_MEM_ALIGN;
     uint8_t *block = aligned_alloc(LG_MEM_ALIGN, total);
     if (!block) return NULL;
+    if (total >= HUGE_BYTES) want_huge(block, total);
     void *p = block + LG_MEM_ALIGN;
     header_of(p)->size_bytes = size_bytes;
     if (zero) memset(p, 0, size_bytes);

@@ -2,6 +2,7 @@
  *
  * Five lifetimes (weights, pools, sequence, request, step scratch) each have one owner; this file counts allocations so
  * that a test can prove that nothing is allocated on the engine thread after open, and can make the n-th one fail.
+ * Blocks of 8 MiB and more ask for huge pages; where the system has none, that is logged once.
  * Thread: any.  Test: tests/unit/test_base.c */
 #ifndef LG_BASE_MEM_H
 #define LG_BASE_MEM_H
