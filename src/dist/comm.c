@@ -98,21 +98,28 @@ static void list_missing(const lg_comm_req *req, uint32_t n, char *text, size_t 
                 (size_t)snprintf(text + len, cap - len, "%s%u", len ? ", " : "", req[i].peer);
 }
 
+lg_status lg_comm_pause(lg_comm *c, lg_comm_patience *p, const lg_comm_req *req, uint32_t n) {
+    uint64_t now = lg_clock_us();
+    if (p->start_us == 0) *p = (lg_comm_patience){now, NAP_MIN_US};
+    uint64_t waited = now - p->start_us;
+    if (c->timeout_us && waited > c->timeout_us) {
+        char who[64];
+        list_missing(req, n, who, sizeof who);
+        return lg_comm_lose(c, "no answer from rank %s for %.1f s in %s, layer %u, step %llu",
+                            who, (double)waited * 1e-6, c->what, c->layer,
+                            (unsigned long long)c->step);
+    }
+    if (waited >= SPIN_US) nap(&p->nap_us, NAP_STEP_US);
+    return LG_OK;
+}
+
 lg_status lg_comm_wait(lg_comm *c, lg_comm_req *req, uint32_t n) {
-    uint64_t start = lg_clock_us(), us = NAP_MIN_US;
+    lg_comm_patience p = {0};
     for (;;) {
         bool done;
         LG_TRY(lg_comm_poll(c, req, n, &done));
         if (done) return LG_OK;
-        uint64_t waited = lg_clock_us() - start;
-        if (c->timeout_us && waited > c->timeout_us) {
-            char who[64];
-            list_missing(req, n, who, sizeof who);
-            return lg_comm_lose(
-                c, "no answer from rank %s for %.1f s in %s, layer %u, step %llu", who,
-                (double)waited * 1e-6, c->what, c->layer, (unsigned long long)c->step);
-        }
-        if (waited >= SPIN_US) nap(&us, NAP_STEP_US);
+        LG_TRY(lg_comm_pause(c, &p, req, n));
     }
 }
 

@@ -84,6 +84,13 @@ lg_status lg_comm_poll(lg_comm *c, lg_comm_req *req, uint32_t n, bool *done);
 /* Wait for all of n.  Inside a step; LG_E_COMM after timeout_us. */
 lg_status lg_comm_wait(lg_comm *c, lg_comm_req *req, uint32_t n);
 
+/* A wait that its caller polls himself: call lg_comm_pause whenever nothing was done, starting with a zeroed struct.  Spins,
+ * then sleeps; LG_E_COMM after timeout_us, naming the peers of req. */
+typedef struct lg_comm_patience {
+    uint64_t start_us, nap_us; /* 0: begins now */
+} lg_comm_patience;
+lg_status lg_comm_pause(lg_comm *c, lg_comm_patience *p, const lg_comm_req *req, uint32_t n);
+
 /* Wait for one without a limit of time: between steps, with longer sleeps. */
 lg_status lg_comm_wait_idle(lg_comm *c, lg_comm_req *req);
 

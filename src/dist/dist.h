@@ -2,6 +2,7 @@
  *
  *   comm      messages between ranks: nobody else, or MPI by a module that is loaded on demand (comm_mpi.c)
  *   place     which ranks hold which experts
+ *   reduce    sums over ranks of rows that each belong to one of them
  *   exchange  one MoE layer: rows to the ranks of their experts, sums back to the ranks of the rows
  *
  * Requests live on ranks (each rank has the mixers, the shared experts and the head; keys, values and states of its own
@@ -13,6 +14,7 @@
 #include "dist/comm.h"
 #include "dist/exchange.h"
 #include "dist/place.h"
+#include "dist/reduce.h"
 
 /* What a backend needs to be one rank of a group; all borrowed. */
 typedef struct lg_dist {

@@ -1,0 +1,286 @@
+/* reduce.c - see reduce.h.
+ *
+ * Each chunk is a small state machine whose steps are posted when the one before has arrived and was added; whoever waits, or
+ * has filled a chunk, moves all of them.  Tags say chunk and step, since ranks reach them in different orders.
+ * Thread: engine.  Memory: at open.  Test: tests/unit/test_reduce.c */
+#include "dist/reduce.h"
+
+#include <string.h>
+
+#define TAG_REDUCE 64
+#define TAG_STEPS  16 /* at least 1 + log2(LG_MAX_RANK) */
+
+/* ---- who is where ---- */
+
+static bool is_power_of_two(uint32_t n) {
+    return (n & (n - 1)) == 0;
+}
+
+/* Machines with the same number of ranks each; else every rank is a machine. */
+static void find_places(lg_reduce *r) {
+    const lg_comm *c = r->comm;
+    uint32_t n_at[LG_MAX_RANK] = {0};
+    r->n_node = c->n_node;
+    r->n_local = c->n_rank / c->n_node;
+    for (uint32_t k = 0; k < c->n_rank; k++) n_at[c->node[k]]++;
+    for (uint32_t m = 0; m < c->n_node; m++)
+        if (n_at[m] != c->n_rank / c->n_node || c->n_rank % c->n_node) {
+            r->n_node = c->n_rank;
+            r->n_local = 1;
+        }
+    memset(n_at, 0, sizeof n_at);
+    for (uint32_t k = 0; k < c->n_rank; k++) {
+        uint32_t m = r->n_node == c->n_node ? c->node[k] : k, l = n_at[m]++;
+        r->rank_at[m * r->n_local + l] = (uint16_t)k;
+        if (k != c->rank) continue;
+        r->node = m;
+        r->local = l;
+    }
+}
+
+static uint32_t rank_of(const lg_reduce *r, uint32_t node, uint32_t local) {
+    return r->rank_at[node * r->n_local + local];
+}
+
+/* Rows of a rank in a chunk. */
+static uint32_t rows_of(const lg_reduce *r, uint32_t chunk, uint32_t rank) {
+    uint32_t n = r->row0[rank + 1] - r->row0[rank], at = chunk * r->chunk;
+    if (n <= at) return 0;
+    return n - at < r->chunk ? n - at : r->chunk;
+}
+
+/* Rows in a chunk of the local-th ranks of machines [lo, hi). */
+static uint32_t rows_between(const lg_reduce *r, uint32_t chunk, uint32_t local, uint32_t lo,
+                             uint32_t hi) {
+    uint32_t n = 0;
+    for (uint32_t m = lo; m < hi; m++) n += rows_of(r, chunk, rank_of(r, m, local));
+    return n;
+}
+
+void lg_reduce_carve(lg_arena *a, lg_comm *comm, uint32_t max_row, uint32_t n_embd,
+                     lg_reduce *r) {
+    *r = (lg_reduce){.comm = comm, .n_embd = n_embd};
+    r->chunk = max_row < LG_REDUCE_CHUNK ? max_row : LG_REDUCE_CHUNK;
+    find_places(r);
+    size_t row = n_embd, chunk = r->chunk, f = sizeof(float);
+    size_t n_in = (size_t)r->n_node * (r->n_local > 2 ? r->n_local - 1 : 1);
+    for (uint32_t i = 0; i < LG_REDUCE_RING; i++) {
+        lg_reduce_unit *u = &r->unit[i];
+        u->pack = lg_arena_take(a, comm->n_rank * chunk * row, f);
+        u->sum = lg_arena_take(a, r->n_node * chunk * row, f);
+        u->in = lg_arena_take(a, n_in * chunk * row, f);
+        u->req = lg_arena_take(a, 2 * (size_t)comm->n_rank, sizeof *u->req);
+    }
+}
+
+/* ---- messages of a unit ---- */
+
+static int tag_of(const lg_reduce_unit *u) {
+    return TAG_REDUCE + (int)(u->chunk * TAG_STEPS + u->step);
+}
+
+static lg_status send_rows(lg_reduce *r, lg_reduce_unit *u, uint32_t to, const float *x,
+                           uint32_t n) {
+    if (n == 0) return LG_OK;
+    return lg_comm_send(r->comm, to, tag_of(u), x, (size_t)n * r->n_embd * sizeof *x,
+                        &u->req[u->n_req++]);
+}
+
+static lg_status recv_rows(lg_reduce *r, lg_reduce_unit *u, uint32_t from, float *x,
+                           uint32_t n) {
+    if (n == 0) return LG_OK;
+    return lg_comm_recv(r->comm, from, tag_of(u), x, (size_t)n * r->n_embd * sizeof *x,
+                        &u->req[u->n_req++]);
+}
+
+static void add_rows(const lg_reduce *r, const float *x, uint32_t n, float *y) {
+    size_t all = (size_t)n * r->n_embd;
+    for (size_t i = 0; i < all; i++) y[i] += x[i];
+}
+
+/* Where the parts for the local-th ranks begin in pack. */
+static float *pack_of(const lg_reduce *r, const lg_reduce_unit *u, uint32_t local) {
+    size_t at = 0;
+    for (uint32_t l = 0; l < local; l++) at += rows_between(r, u->chunk, l, 0, r->n_node);
+    return u->pack + at * r->n_embd;
+}
+
+/* Fill a chunk and send its parts inside the machine. */
+static lg_status begin(lg_reduce *r, lg_reduce_unit *u, uint32_t chunk, lg_reduce_fill *fill,
+                       void *ctx) {
+    *u = (lg_reduce_unit){.active = true,
+                          .chunk = chunk,
+                          .hi = r->n_node,
+                          .pack = u->pack,
+                          .sum = u->sum,
+                          .in = u->in,
+                          .req = u->req};
+    float *y = u->pack, *in = u->in;
+    memset(u->req, 0, 2 * (size_t)r->comm->n_rank * sizeof *u->req);
+    for (uint32_t l = 0; l < r->n_local; l++)
+        for (uint32_t m = 0; m < r->n_node; m++) {
+            uint32_t k = rank_of(r, m, l), n = rows_of(r, chunk, k);
+            if (n) fill(ctx, r->row0[k] + chunk * r->chunk, n, y);
+            y += (size_t)n * r->n_embd;
+        }
+    uint32_t n_mine = rows_between(r, chunk, r->local, 0, r->n_node);
+    for (uint32_t l = 0; l < r->n_local; l++) {
+        if (l == r->local) continue;
+        LG_TRY(recv_rows(r, u, rank_of(r, r->node, l), in, n_mine));
+        in += (size_t)n_mine * r->n_embd;
+    }
+    for (uint32_t d = 1; d < r->n_local; d++) {
+        uint32_t l = (r->local + d) % r->n_local;
+        LG_TRY(send_rows(r, u, rank_of(r, r->node, l), pack_of(r, u, l),
+                         rows_between(r, chunk, l, 0, r->n_node)));
+    }
+    return LG_OK;
+}
+
+/* Parts of the machine's ranks, in order of rank. */
+static void add_local(lg_reduce *r, lg_reduce_unit *u) {
+    uint32_t n = rows_between(r, u->chunk, r->local, 0, r->n_node);
+    const float *in = u->in;
+    for (uint32_t l = 0; l < r->n_local; l++) {
+        const float *x = l == r->local ? pack_of(r, u, l) : in;
+        if (l != r->local) in += (size_t)n * r->n_embd;
+        if (l == 0)
+            memcpy(u->sum, x, (size_t)n * r->n_embd * sizeof *x);
+        else
+            add_rows(r, x, n, u->sum);
+    }
+}
+
+/* Rows of machines [lo, hi) inside sum, which begins with machine 0. */
+static float *sum_of(const lg_reduce *r, const lg_reduce_unit *u, uint32_t lo) {
+    return u->sum + (size_t)rows_between(r, u->chunk, r->local, 0, lo) * r->n_embd;
+}
+
+/* Send the half of the machines that this one is not in; keep the other. */
+static lg_status post_half(lg_reduce *r, lg_reduce_unit *u) {
+    uint32_t half = (u->hi - u->lo) / 2, mid = u->lo + half, lo = u->lo, hi = mid, peer;
+    if (r->node < mid) {
+        lo = mid;
+        hi = u->hi;
+        peer = r->node + half;
+        u->hi = mid;
+    } else {
+        peer = r->node - half;
+        u->lo = mid;
+    }
+    peer = rank_of(r, peer, r->local);
+    LG_TRY(recv_rows(r, u, peer, u->in, rows_between(r, u->chunk, r->local, u->lo, u->hi)));
+    return send_rows(r, u, peer, sum_of(r, u, lo), rows_between(r, u->chunk, r->local, lo, hi));
+}
+
+/* Each machine's rows straight to it. */
+static lg_status post_direct(lg_reduce *r, lg_reduce_unit *u) {
+    uint32_t n = rows_of(r, u->chunk, r->comm->rank);
+    float *in = u->in;
+    for (uint32_t m = 0; m < r->n_node; m++) {
+        if (m == r->node) continue;
+        LG_TRY(recv_rows(r, u, rank_of(r, m, r->local), in, n));
+        in += (size_t)n * r->n_embd;
+    }
+    for (uint32_t d = 1; d < r->n_node; d++) {
+        uint32_t m = (r->node + d) % r->n_node, k = rank_of(r, m, r->local);
+        LG_TRY(send_rows(r, u, k, sum_of(r, u, m), rows_of(r, u->chunk, k)));
+    }
+    u->lo = r->node;
+    u->hi = r->node + 1;
+    return LG_OK;
+}
+
+/* What the machines sent, in order of machine. */
+static void add_direct(lg_reduce *r, lg_reduce_unit *u, float *out) {
+    uint32_t n = rows_of(r, u->chunk, r->comm->rank);
+    size_t bytes = (size_t)n * r->n_embd * sizeof *out;
+    const float *in = u->in;
+    for (uint32_t m = 0; m < r->n_node; m++) {
+        const float *x = m == r->node ? sum_of(r, u, m) : in;
+        if (m != r->node) in += (size_t)n * r->n_embd;
+        if (m == 0)
+            memcpy(out, x, bytes);
+        else
+            add_rows(r, x, n, out);
+    }
+}
+
+/* Messages of the step are there: add them, post the next ones or end. */
+static lg_status next_step(lg_reduce *r, lg_reduce_unit *u, float *out) {
+    bool halving = is_power_of_two(r->n_node);
+    float *mine = out + (size_t)u->chunk * r->chunk * r->n_embd;
+    if (u->step == 0)
+        add_local(r, u);
+    else if (halving)
+        add_rows(r, u->in, rows_between(r, u->chunk, r->local, u->lo, u->hi),
+                 sum_of(r, u, u->lo));
+    else
+        add_direct(r, u, mine);
+    u->step++;
+    u->n_req = 0;
+    if (u->hi - u->lo > 1) return halving ? post_half(r, u) : post_direct(r, u);
+    if (halving)
+        memcpy(mine, sum_of(r, u, r->node),
+               (size_t)rows_of(r, u->chunk, r->comm->rank) * r->n_embd * sizeof *mine);
+    u->active = false;
+    return LG_OK;
+}
+
+/* Move every unit as far as its messages have come; *moved when one made a step. */
+static lg_status advance(lg_reduce *r, float *out, bool *moved) {
+    *moved = false;
+    for (uint32_t i = 0; i < LG_REDUCE_RING; i++) {
+        lg_reduce_unit *u = &r->unit[i];
+        bool done;
+        if (!u->active) continue;
+        LG_TRY(lg_comm_poll(r->comm, u->req, u->n_req, &done));
+        if (!done) continue;
+        LG_TRY(next_step(r, u, out));
+        *moved = true;
+    }
+    return LG_OK;
+}
+
+static lg_status finish(lg_reduce *r, lg_reduce_unit *u, float *out) {
+    lg_comm_patience p = {0};
+    while (u->active) {
+        bool moved;
+        LG_TRY(advance(r, out, &moved));
+        if (moved)
+            p = (lg_comm_patience){0};
+        else
+            LG_TRY(lg_comm_pause(r->comm, &p, u->req, u->n_req));
+    }
+    return LG_OK;
+}
+
+lg_status lg_reduce_run(lg_reduce *r, const uint32_t *row0, lg_reduce_fill *fill, void *ctx,
+                        float *out) {
+    uint32_t most = 0, n_chunk;
+    r->row0 = row0;
+    for (uint32_t k = 0; k < r->comm->n_rank; k++)
+        if (row0[k + 1] - row0[k] > most) most = row0[k + 1] - row0[k];
+    n_chunk = (most + r->chunk - 1) / r->chunk;
+    for (uint32_t i = 0; i < LG_REDUCE_RING; i++) r->unit[i].active = false;
+    for (uint32_t c = 0; c < n_chunk; c++) {
+        lg_reduce_unit *u = &r->unit[c % LG_REDUCE_RING];
+        bool moved;
+        LG_TRY(finish(r, u, out));
+        LG_TRY(begin(r, u, c, fill, ctx));
+        LG_TRY(advance(r, out, &moved));
+    }
+    for (uint32_t c = 0; c < LG_REDUCE_RING; c++) LG_TRY(finish(r, &r->unit[c], out));
+    return LG_OK;
+}
+
+uint64_t lg_reduce_bytes(const lg_reduce *r, const uint32_t *row0) {
+    uint64_t rows = 0;
+    for (uint32_t m = 0; m < r->n_node; m++)
+        for (uint32_t l = 0; l < r->n_local; l++) {
+            uint32_t k = rank_of(r, m, l), n = row0[k + 1] - row0[k];
+            if (l != r->local) rows += n;                 /* inside the machine */
+            if (l == r->local && m != r->node) rows += n; /* between machines */
+        }
+    return rows * r->n_embd * sizeof(float);
+}
