@@ -79,8 +79,8 @@ static const char help[] =
     "      --hosts FILE    hosts for them, as mpirun's --hostfile wants; this one first\n"
     "      --interface IF  network of the ranks: a name or a range such as 10.0.0.0/24\n"
     "                      (needed with --hosts; without hosts nothing leaves this machine)\n"
-    "      --rank-timeout SECONDS, --spare-experts N, --expert-load FILE,\n"
-    "      --expert-load-out FILE\n"
+    "      --exchange strict|reduce, --rank-timeout SECONDS, --spare-experts N,\n"
+    "      --expert-load FILE, --expert-load-out FILE\n"
     "                      as `lignum worker --help` says\n"
     "\n"
     "      --worker FILE   program to start as the worker (default: this one)\n"
@@ -128,6 +128,7 @@ enum {
     OPT_HOSTS,
     OPT_INTERFACE,
     OPT_RANK_TIMEOUT,
+    OPT_EXCHANGE,
     OPT_SPARE,
     OPT_LOAD,
     OPT_LOAD_OUT,
@@ -174,6 +175,7 @@ static const struct option longs[] = {
     {"hosts", required_argument, NULL, OPT_HOSTS},
     {"interface", required_argument, NULL, OPT_INTERFACE},
     {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
+    {"exchange", required_argument, NULL, OPT_EXCHANGE},
     {"spare-experts", required_argument, NULL, OPT_SPARE},
     {"expert-load", required_argument, NULL, OPT_LOAD},
     {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
@@ -265,6 +267,7 @@ static bool take_ranks(serve_opt *o, const char *argv0, int c) {
     case OPT_SPARE:
         add_arg(o, "--spare-experts", optarg);
         return lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v);
+    case OPT_EXCHANGE: add_arg(o, "--exchange", optarg); return true;
     case OPT_LOAD: add_arg(o, "--expert-load", optarg); return true;
     case OPT_LOAD_OUT: add_arg(o, "--expert-load-out", optarg); return true;
     default: return take_limit(&o->gate, argv0, c);

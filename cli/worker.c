@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 
 static const char help[] =
@@ -43,6 +44,9 @@ static const char help[] =
     "      --rank-timeout SECONDS\n"
     "                      a rank that does not answer in a step for so long is lost\n"
     "                      (default: 8)\n"
+    "      --exchange strict|reduce\n"
+    "                      strict (default): the bits of one process; reduce: less traffic,\n"
+    "                      sums rounded in another order\n"
     "      --spare-experts N\n"
     "                      experts that a rank may hold in a layer beyond its share, for\n"
     "                      replicas of those that are used most (default: 0)\n"
@@ -57,6 +61,7 @@ enum {
     OPT_FD = 256,
     OPT_CONNECT,
     OPT_RANK_TIMEOUT,
+    OPT_EXCHANGE,
     OPT_SPARE,
     OPT_LOAD,
     OPT_LOAD_OUT,
@@ -77,6 +82,7 @@ static const struct option longs[] = {
     {"fd", required_argument, NULL, OPT_FD},
     {"connect", required_argument, NULL, OPT_CONNECT},
     {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
+    {"exchange", required_argument, NULL, OPT_EXCHANGE},
     {"spare-experts", required_argument, NULL, OPT_SPARE},
     {"expert-load", required_argument, NULL, OPT_LOAD},
     {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
@@ -100,6 +106,12 @@ static bool take_rank(lg_ranks_opt *r, const char *argv0, int c) {
         if (!lg_option_u64(argv0, "--rank-timeout", optarg, 1, 86400, &v)) return false;
         r->timeout_us = v * 1000000;
         return true;
+    case OPT_EXCHANGE:
+        r->kind = strcmp(optarg, "reduce") == 0 ? LG_EXCHANGE_REDUCE : LG_EXCHANGE_STRICT;
+        if (r->kind == LG_EXCHANGE_REDUCE || strcmp(optarg, "strict") == 0) return true;
+        fprintf(stderr, "%s: --exchange: found \"%s\", expected strict or reduce\n", argv0,
+                optarg);
+        return false;
     case OPT_SPARE:
         if (!lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v)) return false;
         r->n_extra = (uint32_t)v;

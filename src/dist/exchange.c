@@ -27,9 +27,13 @@ void lg_exchange_carve(lg_arena *a, lg_comm *comm, const lg_place *place, lg_exc
     x->in = lg_arena_take(a, t * n_embd, f);
     x->out = lg_arena_take(a, pairs * n_embd, f);
     x->pair = lg_arena_take(a, pairs, u);
-    x->pack = lg_arena_take(a, pairs * n_embd, f);
-    x->back = lg_arena_take(a, pairs * n_embd, f);
-    x->back_at = lg_arena_take(a, pairs, u);
+    if (kind == LG_EXCHANGE_REDUCE) {
+        lg_reduce_carve(a, comm, max_row, n_embd, &x->reduce);
+    } else {
+        x->pack = lg_arena_take(a, pairs * n_embd, f);
+        x->back = lg_arena_take(a, pairs * n_embd, f);
+        x->back_at = lg_arena_take(a, pairs, u);
+    }
     x->req = lg_arena_take(a, 2 * (size_t)comm->n_rank, sizeof *x->req);
 }
 

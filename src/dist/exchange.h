@@ -4,12 +4,14 @@
  *   arrive    all rows of the step are here; the pairs (row, expert) that this rank computes are sorted by expert
  *             ... the caller multiplies: x.in rows -> x.out, one row for each pair ...
  *   finish    strict: each product row goes back to the row's rank, which adds them itself                (back)
+ *   lg_reduce_run(&x.reduce, x.row0, ...)  else: each rank's sums are summed over the ranks              (sums)
  *
  * STRICT gives the bits of one rank alone for any number of ranks and any placement: a product row depends on its own input row
  * only (kern.h), and the sum is made by the rank of the row, in ascending expert id, as alone.
  *
  * Bytes that a rank sends, t its rows, N ranks, H = n_embd floats, k experts a row:
  *     rows   (N - 1) t (4 H + 8 k)                     = (N-1)/N T (4 H + 8 k) when rows are spread evenly
+ *     sums   see reduce.h
  *     back   4 H for each pair that it computes for a row of another rank: of its T k / N about (N-1)/N
  * Every record is led by LG_EXCHANGE_HEAD bytes, which a receiver checks: step, layer, rows.  A rank without rows sends
  * nothing and still receives and computes.
@@ -20,8 +22,12 @@
 
 #include "dist/comm.h"
 #include "dist/place.h"
+#include "dist/reduce.h"
 
-typedef enum { LG_EXCHANGE_STRICT } lg_exchange_kind;
+typedef enum {
+    LG_EXCHANGE_STRICT,
+    LG_EXCHANGE_REDUCE /* sums of each rank's experts, summed over ranks (reduce.h): less traffic, other rounding */
+} lg_exchange_kind;
 
 #define LG_EXCHANGE_HEAD 16 /* bytes: u32 step, layer, rows, 0 */
 
@@ -49,6 +55,7 @@ typedef struct lg_exchange {
     float *pack;       /* [max_row * k][n_embd] rows for other ranks */
     float *back;       /* [max_row * k][n_embd] product rows of this rank's own rows */
     uint32_t *back_at; /* [max_row][k] of own row r and its j-th expert: row of `back` */
+    lg_reduce reduce;  /* LG_EXCHANGE_REDUCE */
     lg_comm_req *req;  /* [2 * n_rank] */
     uint32_t n_req;
 } lg_exchange;
@@ -77,7 +84,7 @@ lg_status lg_exchange_start(lg_exchange *x, uint32_t layer, const float *xn,
 /* Wait for all rows and sort the pairs.  LG_OK; LG_E_COMM, also when a record is not of this step and layer. */
 lg_status lg_exchange_arrive(lg_exchange *x);
 
-/* Bring the product rows home: x.back, x.back_at are filled. */
+/* Strict: bring the product rows home: x.back, x.back_at are filled. */
 lg_status lg_exchange_finish(lg_exchange *x);
 
 /* The weight of own row r's j-th expert in ascending id. */

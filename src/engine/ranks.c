@@ -136,9 +136,9 @@ static bool holds(const void *ctx, uint32_t layer, uint32_t e) {
 static lg_status place(lg_ranks *r, const lg_config *c, lg_err *err) {
     size_t n = (size_t)c->n_layer * c->n_expert;
     struct {
-        uint32_t n_extra;
+        uint32_t n_extra, kind;
         bool has_load;
-    } said = {r->opt.n_extra, r->opt.load_path != NULL};
+    } said = {r->opt.n_extra, (uint32_t)r->opt.kind, r->opt.load_path != NULL};
     float *load = lg_mem_calloc(n, sizeof *load);
     lg_status st = load ? LG_OK : LG_FAIL(err, LG_E_NOMEM, "placement: no memory");
     if (st == LG_OK && c->n_expert == 0)
@@ -155,6 +155,7 @@ static lg_status place(lg_ranks *r, const lg_config *c, lg_err *err) {
                           .n_expert = c->n_expert,
                           .load = said.has_load ? load : NULL,
                           .n_extra = said.n_extra};
+        r->dist.kind = (lg_exchange_kind)said.kind;
         st = ok ? lg_place_balance(&r->place, &o, err) : lost(r, err);
     }
     lg_mem_free(load);

@@ -71,6 +71,10 @@ class Answers(unittest.TestCase):
                 profile(path, n)
                 self.same_answers(n, rows if LONG else rows[::20], "--expert-load", path, "--spare-experts", str(n % 4))
 
+    def test_reduced_sums(self):
+        rows = server.evals()
+        self.same_answers(4 if LONG else 2, rows if LONG else rows[5::40], "--exchange", "reduce")
+
     def test_sampled_bits_and_expert_load(self):
         """Sampling and reported log-probabilities are those of one process; a profile that was measured can be used."""
         with server.Server() as s:

@@ -219,7 +219,7 @@ lg_cpu_gemm lg_cpu_moe_shared(const lg_backend *be, const lg_layer_w *w);
 
 /* s.mix = sum of each row's experts in ascending id, out[at[r * k + j]] times weight[r * ld_weight + j], then the shared expert. */
 typedef struct lg_cpu_combine {
-    const float *out;
+    const float *out; /* NULL: s.mix is that sum already */
     const uint32_t *at;
     const float *weight;
     size_t ld_weight;

@@ -61,9 +61,9 @@ static void combine_task(void *ctx, size_t task, int thread) {
     uint32_t r1 = r0 + ROWS_PER_TASK < n ? r0 + ROWS_PER_TASK : n, k = be->cfg->n_expert_tok;
     for (uint32_t r = r0; r < r1; r++) {
         float *y = s->mix + (size_t)r * h, gate;
-        const uint32_t *at = c->from->at + (size_t)r * k;
-        const float *weight = c->from->weight + r * c->from->ld_weight;
         if (c->routed) {
+            const uint32_t *at = c->from->at + (size_t)r * k;
+            const float *weight = c->from->weight + r * c->from->ld_weight;
             memset(y, 0, h * sizeof *y);
             for (uint32_t j = 0; j < k; j++)
                 be->kern->axpy(weight[j], c->from->out + (size_t)at[j] * h, h, y);
@@ -83,11 +83,11 @@ void lg_cpu_moe_combine(lg_backend *be, uint32_t layer, const lg_cpu_combine *fr
     combine_ctx both = {be, from, true, true}, routed = {be, from, true, false};
     combine_ctx shared = {be, from, false, true};
     lg_cpu_trace(be, (int)layer, "moe.shared_out", be->s.so, n, h, h);
-    if (!be->opt.trace) {
+    if (!be->opt.trace && from->out) {
         lg_cpu_run(be, n_task, macs, combine_task, &both);
         return;
     }
-    lg_cpu_run(be, n_task, macs, combine_task, &routed);
+    if (from->out) lg_cpu_run(be, n_task, macs, combine_task, &routed);
     lg_cpu_trace(be, (int)layer, "moe.routed_out", be->s.mix, n, h, h);
     lg_cpu_run(be, n_task, macs, combine_task, &shared);
 }

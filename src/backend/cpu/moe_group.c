@@ -2,11 +2,15 @@
  *
  * In: s.xn, s.sg, the rows of all ranks (exchange.h).  Out: s.mix.
  * Own rows are routed here and sent to all ranks; while they fly the shared expert is computed; then the experts that this
- * rank holds multiply whatever rows chose them, a cold expert is not read; product rows go home and are summed there in the
- * order that moe.c has.  So bits are those of one rank alone.
+ * rank holds multiply whatever rows chose them, a cold expert is not read.  Strict: product rows go home and are summed there
+ * in the order that moe.c has, so bits are those of one rank alone.  Else each rank's sums are reduced over the ranks.
  * A lost rank ends every wait; the step then returns LG_E_BACKEND.
  * Thread: engine (it alone calls the comm) and pool.  Test: tests/unit/test_group.c */
 #include "backend/cpu/cpu.h"
+
+#include <string.h>
+
+#define ROWS_PER_TASK 8
 
 /* The shared expert's second product, while rows fly. */
 static void run_shared(lg_backend *be, const lg_layer_w *w) {
@@ -34,6 +38,47 @@ static void run_experts(lg_backend *be, const lg_layer_w *w) {
     lg_cpu_gemm_run(be, s->job, n_job);
 }
 
+typedef struct fill_ctx {
+    lg_backend *be;
+    uint32_t g;
+    float *y;
+    uint32_t n;
+} fill_ctx;
+
+/* Sums of the experts held here, for rows of all ranks. */
+static void fill_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const fill_ctx *c = ctx;
+    const lg_exchange *x = &c->be->s.ex;
+    uint32_t r0 = (uint32_t)task * ROWS_PER_TASK, h = x->n_embd;
+    uint32_t r1 = r0 + ROWS_PER_TASK < c->n ? r0 + ROWS_PER_TASK : c->n;
+    for (uint32_t r = r0; r < r1; r++) {
+        uint32_t g = c->g + r, rank = 0;
+        while (x->row0[rank + 1] <= g) rank++;
+        const float *w = lg_exchange_record(x, rank, g) + h + x->k;
+        float *y = c->y + (size_t)r * h;
+        memset(y, 0, h * sizeof *y);
+        for (uint32_t j = 0; j < x->k; j++) {
+            uint32_t pair = x->pair[(size_t)g * x->k + j];
+            if (pair != UINT32_MAX) c->be->kern->axpy(w[j], x->out + (size_t)pair * h, h, y);
+        }
+    }
+}
+
+static void fill(void *ctx, uint32_t g, uint32_t n, float *y) {
+    lg_backend *be = ctx;
+    fill_ctx c = {be, g, y, n};
+    lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK,
+               (uint64_t)n * be->cfg->n_embd * be->cfg->n_expert_tok, fill_task, &c);
+}
+
+/* Routed sums of own rows into s.mix, by the reduce-scatter. */
+static bool reduce(lg_backend *be, uint32_t layer) {
+    lg_exchange *x = &be->s.ex;
+    lg_comm_at(x->comm, "sums", layer);
+    return lg_reduce_run(&x->reduce, x->row0, fill, be, be->s.mix) == LG_OK;
+}
+
 void lg_cpu_moe_group(lg_backend *be, uint32_t layer) {
     const lg_layer_w *w = &be->w->layer[layer];
     lg_cpu_scratch *s = &be->s;
@@ -45,6 +90,11 @@ void lg_cpu_moe_group(lg_backend *be, uint32_t layer) {
     if (st == LG_OK) st = lg_exchange_arrive(x);
     if (st != LG_OK) return;
     run_experts(be, w);
+    if (x->kind == LG_EXCHANGE_REDUCE) {
+        lg_cpu_combine shared = {0};
+        if (reduce(be, layer) && any) lg_cpu_moe_combine(be, layer, &shared);
+        return;
+    }
     if (lg_exchange_finish(x) != LG_OK || !any) return;
     uint32_t me = x->comm->rank;
     const float *record = lg_exchange_record(x, me, x->row0[me]);
