@@ -40,17 +40,18 @@ static void print_help(FILE *out) {
           out);
     for (const command *c = table; c->name; c++)
         fprintf(out, "  %-10s %s\n", c->name, c->summary);
-    fputs("  help       explain a command: lignum help COMMAND\n"
-          "\n"
-          "options:\n"
-          "  --help     print this\n"
-          "  --version  print version, build, compiler and processor features\n"
-          "\n"
-          "environment:\n"
-          "  LG_LOG     error, warning (default), info or debug: what goes to standard error\n"
-          "  LG_CPU     ref, avx2, avx512 or avx512vnni: kernels to use instead of the best "
-          "ones here\n",
-          out);
+    fputs(
+        "  help       explain a command: lignum help COMMAND\n"
+        "\n"
+        "options:\n"
+        "  --help     print this\n"
+        "  --version  print version, build, compiler and processor features\n"
+        "\n"
+        "environment:\n"
+        "  LG_LOG     error, warning (default), info or debug: what goes to standard error\n"
+        "  LG_CPU     ref, avx2, avx512, avx512vnni or amx: kernels to use instead of the best "
+        "ones here\n",
+        out);
 }
 
 /* Call a command with argv[0] = "lignum NAME", so that its messages start with that. */

@@ -1,6 +1,7 @@
 /* kern.c - choose the kernels for this processor: see kern.h.
  *
- * A level is usable when CPUID lists its instructions and XGETBV says that the system saves its registers.
+ * A level is usable when CPUID lists its instructions and XGETBV says that the system saves its registers; Linux saves tiles only for a
+ * process that asked, which detection does.
  * Thread: any; detection runs once.  Test: tests/unit/test_kern_level.c */
 #include "kern/kern.h"
 #include "kern/level.h"
@@ -11,11 +12,13 @@
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #define MAX_LEVEL 8
 
-const char *const lg_kern_names[] = {"ref", "avx2", "avx512", "avx512vnni", NULL};
+const char *const lg_kern_names[] = {"ref", "avx2", "avx512", "avx512vnni", "amx", NULL};
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const lg_kern *level[MAX_LEVEL]; /* usable ones, best first */
@@ -40,12 +43,26 @@ static bool has(uint32_t word, uint32_t bits) {
     return (word & bits) == bits;
 }
 
+#ifdef LG_HAVE_AMX
+#define AMX_BITS        (1u << 24 | 1u << 25) /* AMX-TILE, AMX-INT8 in EDX of leaf 7 */
+#define ARCH_REQ_PERM   0x1023 /* Linux: ask for state that is not saved by default */
+#define STATE_TILE_DATA 18
+
+/* Eight tiles of 16 rows of 64 bytes, which the system saves for a process that has asked. */
+static bool tiles_usable(uint32_t state) {
+    uint32_t a, b, c, d;
+    if (!has(state, 0x60000) || !__get_cpuid_count(0x1d, 1, &a, &b, &c, &d)) return false;
+    if (a >> 16 < 1024 || b >> 16 < 8 || (b & 0xffff) < 64 || (c & 0xffff) < 16) return false;
+    return syscall(SYS_arch_prctl, ARCH_REQ_PERM, STATE_TILE_DATA) == 0;
+}
+#endif
+
 static void detect(void) {
-    uint32_t a, b, c, d, b7 = 0, c7 = 0, ignored;
+    uint32_t a, b, c, d, b7 = 0, c7 = 0, d7 = 0, ignored;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, bit_OSXSAVE | bit_AVX)) return;
     uint32_t state = saved_state();
     if (!has(state, 0x6)) return; /* xmm, ymm */
-    (void)__get_cpuid_count(7, 0, &ignored, &b7, &c7, &d);
+    (void)__get_cpuid_count(7, 0, &ignored, &b7, &c7, &d7);
     (void)__get_cpuid(1, &a, &b, &c, &d);
     bool fma = has(c, bit_FMA), f16c = has(c, bit_F16C), avx2 = has(b7, bit_AVX2);
     bool avx512 = has(b7, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL) &&
@@ -56,6 +73,13 @@ static void detect(void) {
     bool vnni = avx512 && has(c7, bit_AVX512VNNI);
     if (avx512) note("avx512");
     if (vnni) note("avx512vnni");
+#ifdef LG_HAVE_AMX
+    bool amx = vnni && has(d7, AMX_BITS) && tiles_usable(state);
+    if (amx) note("amx");
+    if (avx2 && fma && f16c && amx) level[n_level++] = &lg_kern_amx;
+#else
+    (void)d7;
+#endif
     if (avx2 && fma && f16c && vnni) level[n_level++] = &lg_kern_avx512vnni;
     if (avx2 && fma && f16c && avx512) level[n_level++] = &lg_kern_avx512;
     if (avx2 && fma && f16c) level[n_level++] = &lg_kern_avx2;

@@ -9,6 +9,9 @@ extern const lg_kern lg_kern_ref;
 extern const lg_kern lg_kern_avx2;
 extern const lg_kern lg_kern_avx512;
 extern const lg_kern lg_kern_avx512vnni;
+#ifdef LG_HAVE_AMX
+extern const lg_kern lg_kern_amx;
+#endif
 #endif
 
 #endif

@@ -144,7 +144,7 @@ static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_
 }
 
 static void bench_quantised(const lg_kern *k) {
-    static const uint32_t rows[] = {4, 16, 64, 512};
+    static const uint32_t rows[] = {4, 16, 32, 64, 128, 512};
     for (int type = LG_Q4_0; type < LG_N_DTYPE; type++) {
         if (!lg_dtype_is_int((lg_dtype)type)) continue;
         bench_qgemm(k, (lg_dtype)type, 131072, 2048, 1);
@@ -299,8 +299,9 @@ static void bench(const lg_kern *k) {
 
 static void print_limits(void) {
     printf("limits of one thread: stream %.1f GB/s, FMA %.1f GMAC/s, bytes %.1f GMAC/s, VNNI "
-           "%.1f GMAC/s\n",
-           limits_stream_gbs(), limits_fma_gmacs(), limits_int8_gmacs(), limits_vnni_gmacs());
+           "%.1f GMAC/s, AMX %.1f GMAC/s\n",
+           limits_stream_gbs(), limits_fma_gmacs(), limits_int8_gmacs(), limits_vnni_gmacs(),
+           limits_amx_gmacs());
 }
 
 int main(int argc, char **argv) {

@@ -2,6 +2,7 @@
 #include "limits.h"
 
 #include "base/base.h"
+#include "kern/kern.h"
 
 #include <time.h>
 
@@ -117,6 +118,43 @@ double limits_int8_gmacs(void) {
     return has_avx2() ? best_of(int8_run) : 0;
 }
 
+#ifdef LG_HAVE_AMX
+/* Random bytes, since the tile multiplier runs faster on zeros. */
+static double amx_run(void) {
+    static const struct {
+        uint8_t palette, start_row, zero[14];
+        uint16_t row_bytes[16];
+        uint8_t n_row[16];
+    } config = {1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+    _Alignas(64) uint8_t bytes[4][1024];
+    for (uint32_t i = 0; i < 4096; i++)
+        bytes[i / 1024][i % 1024] = (uint8_t)lg_num_rng(5, 0, i, 0);
+#define TILE(r)      "tileloadd (%0,%1,1), %%tmm" #r "\n\tadd $1024, %0\n\t"
+#define MAC(c, a, b) "tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c "\n\t"
+    uint8_t *at = &bytes[0][0];
+    __asm__ volatile("ldtilecfg %2\n\t" TILE(4) TILE(5) TILE(6)
+                         TILE(7) "tilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\t"
+                                 "tilezero %%tmm3"
+                     : "+r"(at)
+                     : "r"((size_t)64), "m"(config)
+                     : "memory");
+    double t = now();
+    for (int i = 0; i < STEPS; i++)
+        __asm__ volatile(MAC(0, 4, 6) MAC(1, 4, 7) MAC(2, 5, 6) MAC(3, 5, 7)::);
+    t = now() - t;
+    __asm__ volatile("tilerelease" ::: "memory");
+    return 4.0 * 16 * 16 * 64 * STEPS / t * 1e-9;
+}
+
+double limits_amx_gmacs(void) {
+    return lg_kern_level("amx") ? best_of(amx_run) : 0;
+}
+#else
+double limits_amx_gmacs(void) {
+    return 0;
+}
+#endif
+
 double limits_vnni_gmacs(void) {
     bool has = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512f");
     return has ? best_of(vnni_run) : 0;
@@ -144,6 +182,10 @@ double limits_int8_gmacs(void) {
 }
 
 double limits_vnni_gmacs(void) {
+    return 0;
+}
+
+double limits_amx_gmacs(void) {
     return 0;
 }
 #endif

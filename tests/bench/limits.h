@@ -13,5 +13,6 @@ double limits_stream_gbs(void);   /* reading memory, GB/s */
 double limits_fma_gmacs(void);    /* float products, GMAC/s */
 double limits_int8_gmacs(void);   /* byte products by vpmaddubsw, vpmaddwd, vpaddd */
 double limits_vnni_gmacs(void);   /* byte products by vpdpbusd on 512 bits */
+double limits_amx_gmacs(void);    /* byte products of tiles, on random bytes */
 
 #endif

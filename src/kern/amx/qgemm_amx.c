@@ -1,0 +1,344 @@
+/* qgemm_amx.c - integer products of block types by tiles: 16 rows times 16 channels, 64 input channels an instruction.
+ *
+ * Blocks of 256 are here, the others in qsmall_amx.c.  Two chains of four products over the digits of the weights (qdigit_amx.h)
+ * give the integers of a block; they leave the tiles once, and are then added to the float sums as kern.h says.  Two groups of
+ * rows, or for few rows two panels, share the loads.  While tiles multiply, the processor adds the sums before them and unpacks
+ * the group after them: these stand between the products, in quarters.
+ * Few rows go to the level beneath.  Test: tests/unit/test_qgemm.c; what else was tried: docs/EXPERIMENTS.md */
+#include "kern/amx/amx.h"
+#include "kern/amx/qdigit_amx.h"
+#include "kern/avx512/avx512.h"
+
+#include <string.h>
+
+/* Fewer rows do not pay for copying them and for digits (measured). */
+static uint32_t least_rows(lg_dtype type) {
+    return type == LG_Q4_K || type == LG_Q6_K || type == LG_Q3_K || type == LG_Q2_K ? 12 : 24;
+}
+
+/* ---- rows ---- */
+
+static void pack_meta(const pass *g, const lg_qrows *x, uint32_t i, xtile *t) {
+    uint32_t n_row = g->n_group * g->tall;
+    bool small = x->group == 32;
+    const float *d = x->d + g->k0 / x->group;
+    const int16_t *sum = x->sum + g->k0 / 32;
+    for (uint32_t b = 0; b < g->n_k / x->group; b++) {
+        uint32_t at = b * n_row + i;
+        if (small) {
+            t->d32[at] = d[b];
+            t->sum32[at] = (float)sum[b];
+            continue;
+        }
+        t->d[at] = d[b];
+        int32_t *pair = t->pair[at];
+        if (g->w->type == LG_Q2_K)
+            memcpy(pair, x->sum16 + g->k0 / 16 + 16 * b, 32);
+        else
+            memcpy(pair, sum + 8 * b, 16);
+        if (g->w->type != LG_Q3_K) continue;
+        pair[0] = 0;
+        for (uint32_t k = 0; k < 8; k++) pair[0] += lg_vwide_offset(LG_Q3_K) * sum[8 * b + k];
+    }
+}
+
+/* Rows past the last one, which fill its group, repeat the first. */
+static void pack_rows(const pass *g, xtile *t) {
+    for (uint32_t i = 0; i < g->n_group * g->tall; i++) {
+        uint32_t r = g->row0 + (i < g->n_row ? i : 0);
+        lg_qrows x = lg_qrows_at(g->x, g->row_idx ? g->row_idx[r] : r);
+        size_t to = (size_t)(x_tile(g, t, 0, i / g->tall) - t->v) + i % g->tall * 64;
+        for (uint32_t k = 0; k < g->n_k; k += 64) {
+            const int8_t *v = x.v8 + g->k0 + k;
+            bool whole = g->n_k - k >= 64; /* else 32 */
+            store64(t->v + to + (size_t)(x_tile(g, t, k / 64, 0) - t->v),
+                    whole ? load64(v) : _mm512_maskz_loadu_epi8(0xffffffffu, v));
+        }
+        pack_meta(g, &x, i, t);
+    }
+}
+
+/* ---- blocks of 256 ---- */
+
+/* How a type is multiplied. */
+typedef struct kind {
+    unpack_256 *unpack;
+    unsigned shift;
+    bool is_signed; /* the high digit */
+    int n_pair;     /* pairs of mins, or 0 */
+    bool single;    /* no high digit */
+    bool offset;    /* whose part of the sum is known for each row */
+} kind;
+
+/* Integer sums of one block, one group of rows times one panel, on their way into float sums. */
+typedef struct part {
+    const qscale *s;
+    const int32_t *c;         /* [high, low][16][16] */
+    const float *d;           /* of the rows */
+    const int32_t (*pair)[8]; /* of the rows */
+    const float *from;        /* [row][16], or [16] zeros */
+    float *to;                /* [row][16] */
+    size_t ld_from;           /* 16 or 0 */
+    uint32_t n_row;           /* 0: nothing to do */
+    uint32_t row, panel;      /* where it belongs, */
+    bool last;                /* and goes after this block */
+} part;
+
+/* What the rows of a part share, in registers. */
+typedef struct shared {
+    __m512 d, m;
+    __m512i j[8];
+} shared;
+
+static FORCED void add_row(const kind k, const part *p, const shared *w, uint32_t r) {
+    __m512i sum = load64(p->c + 256 + 16 * r);
+    if (k.offset) sum = _mm512_sub_epi32(sum, _mm512_set1_epi32(p->pair[r][0]));
+    if (!k.single)
+        sum = _mm512_add_epi32(_mm512_slli_epi32(load64(p->c + 16 * r), k.shift), sum);
+    __m512 dx = _mm512_set1_ps(p->d[r]), acc = _mm512_load_ps(p->from + r * p->ld_from);
+    acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(w->d, dx), acc);
+    if (k.n_pair) {
+        __m512i s = _mm512_setzero_si512();
+        for (int i = 0; i < k.n_pair; i++)
+            s = _mm512_dpwssd_epi32(s, w->j[i], _mm512_set1_epi32(p->pair[r][i]));
+        acc = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(w->m, dx), acc);
+    }
+    _mm512_store_ps(p->to + r * LG_NR, acc);
+}
+
+/* Rows [r, r + 8) of a part.  Single fields are read: a copy of the struct would wait for all stores to it. */
+static FORCED void add_part(const kind k, const part *of, uint32_t r) {
+    const part p = {.c = of->c,
+                    .d = of->d,
+                    .pair = of->pair,
+                    .from = of->from,
+                    .to = of->to,
+                    .ld_from = of->ld_from};
+    uint32_t n_row = of->n_row;
+    if (r >= n_row) return;
+    shared w = {.d = _mm512_load_ps(of->s->d)};
+    if (k.n_pair) {
+        w.m = _mm512_load_ps(of->s->m);
+        for (int i = 0; i < k.n_pair; i++) w.j[i] = load64(of->s->j[i]);
+    }
+    if (r + 8 <= n_row) {
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < 8; i++) add_row(k, &p, &w, r + i);
+    } else {
+        for (; r < n_row; r++) add_row(k, &p, &w, r);
+    }
+}
+
+/* Groups to unpack while something is multiplied. */
+typedef struct ahead {
+    const uint8_t *group[2]; /* NULL: none */
+    qscale *s[2];
+    qtile *t[2];
+} ahead;
+
+static FORCED void unpack_ahead(const kind k, const ahead *next, int i, int q,
+                                size_t group_bytes) {
+    if (!next->group[i]) return;
+    const char *far = (const char *)next->group[i] + 2 * group_bytes;
+    for (size_t at = (size_t)q * group_bytes / 4; at < (size_t)(q + 1) * group_bytes / 4;
+         at += 64)
+        _mm_prefetch(far + at, _MM_HINT_T0);
+    k.unpack(next->group[i], q, next->s[i], next->t[i]);
+}
+
+#define MAC_DIGITS(c_high, c_low, a, b_high, b_low, t)                                         \
+    if (!k.single) {                                                                           \
+        tile_load(b_high, (t)->high[q]);                                                       \
+        MAC_HIGH(c_high, a, b_high);                                                           \
+    }                                                                                          \
+    tile_load(b_low, (t)->low[q]);                                                             \
+    tile_mac_su(c_low, a, b_low)
+#define MAC_HIGH(c, a, b)                                                                      \
+    if (k.is_signed)                                                                           \
+        tile_mac_ss(c, a, b);                                                                  \
+    else                                                                                       \
+        tile_mac_su(c, a, b)
+
+/* One block: rows a[0] and, when tall, a[1] times t[0]; or rows a[0] times t[0] and, when wide, t[1]. */
+static FORCED void multiply(const kind k, const int8_t *const *a, const qtile *const *t,
+                            const bool tall, const bool wide, size_t group_bytes, int32_t *c,
+                            const part *old, const ahead *next) {
+    tile_zero(0);
+    tile_zero(1);
+    tile_zero(2);
+    tile_zero(3);
+    for (int q = 0; q < 4; q++) {
+        tile_load(4, a[0] + q * TILE_BYTES);
+        MAC_DIGITS(0, 1, 4, 6, 7, t[0]);
+        if (tall) {
+            tile_load(5, a[1] + q * TILE_BYTES);
+            if (!k.single) {
+                MAC_HIGH(2, 5, 6);
+            }
+            tile_mac_su(3, 5, 7);
+        }
+        if (wide) {
+            MAC_DIGITS(2, 3, 4, 6, 7, t[1]);
+        }
+        add_part(k, &old[q / 2], (uint32_t)q % 2 * 8);
+        unpack_ahead(k, next, 0, q, group_bytes);
+        if (wide) unpack_ahead(k, next, 1, q, group_bytes);
+    }
+    if (!k.single) tile_store(0, c);
+    tile_store(1, c + 256);
+    if (!tall && !wide) return;
+    if (!k.single) tile_store(2, c + 512);
+    tile_store(3, c + 768);
+}
+
+/* Working memory of a call; things of different blocks lie apart by turns. */
+typedef struct work {
+    qtile t[2][2];                                /* [turn][panel] */
+    qscale s[3][2];                               /* the block before still needs its own */
+    _Alignas(64) int32_t c[2][4][QA_TILE][LG_NR]; /* [turn] */
+    _Alignas(64) float acc[2][QA_ROW + QA_TILE][LG_NR]; /* [turn] */
+} work;
+
+static const _Alignas(64) float no_sum[LG_NR];
+
+/* From the local sums to y, or back. */
+static void rows_to_y(const pass *g, const part *p) {
+    __mmask16 ch = panel_channels(g, p->panel);
+    float *y = panel_y(g, p->panel, p->row);
+    for (uint32_t r = 0; r < p->n_row; r++)
+        _mm512_mask_storeu_ps(y + r * g->ld_y, ch, _mm512_load_ps(p->to + r * LG_NR));
+}
+
+static void rows_from_y(const pass *g, const part *p) {
+    __mmask16 ch = panel_channels(g, p->panel);
+    const float *y = panel_y(g, p->panel, p->row);
+    for (uint32_t r = 0; r < p->n_row; r++)
+        _mm512_store_ps(p->to + r * LG_NR, _mm512_maskz_loadu_ps(ch, y + r * g->ld_y));
+}
+
+/* Block b of a group of rows times panel p. */
+static FORCED void part_set(part *to, const pass *g, const xtile *x, uint32_t p, uint32_t b,
+                            uint32_t group, const qscale *s, const int32_t *c,
+                            float (*acc)[LG_NR]) {
+    uint32_t r = group * g->tall, at = b * g->n_group * g->tall + r;
+    bool fresh = b == 0 && g->k0 == 0;
+    to->s = s;
+    to->c = c;
+    to->d = x->d + at;
+    to->pair = x->pair + at;
+    to->from = fresh ? no_sum : acc[r];
+    to->to = acc[r];
+    to->ld_from = fresh ? 0 : LG_NR;
+    to->n_row = g->n_row - r < g->tall ? g->n_row - r : g->tall;
+    to->row = r;
+    to->panel = p;
+    to->last = (b + 1) * 256 == g->n_k;
+    if (b) return;
+    for (uint32_t i = 0; i < to->n_row; i++) __builtin_prefetch(panel_y(g, p, r + i), 1);
+    if (g->k0) rows_from_y(g, to);
+}
+
+static FORCED void finish(const pass *g, const part *old) {
+    for (int i = 0; i < 2; i++)
+        if (old[i].n_row && old[i].last) rows_to_y(g, &old[i]);
+}
+
+static FORCED void run_pass(const pass *g, const xtile *x, const kind k) {
+    work m;
+    const bool wide = g->n_group == 1;
+    const uint32_t n_block = g->n_k / 256, step = 1 + wide;
+    part parts[2][2];
+    for (int i = 0; i < 4; i++) parts[i / 2][i % 2].n_row = 0;
+    for (uint32_t i = 0; i < step && i < g->n_panel; i++)
+        for (int q = 0; q < 4; q++) k.unpack(weight_group(g, i, 0), q, &m.s[0][i], &m.t[0][i]);
+    uint32_t block = 0, turn = 0;
+    for (uint32_t p = 0; p < g->n_panel; p += step)
+        for (uint32_t b = 0; b < n_block; b++, block++) {
+            float(*acc)[LG_NR] = m.acc[p / step % 2];
+            qscale *s = m.s[block % 3];
+            const qtile *t[2] = {&m.t[block % 2][0], &m.t[block % 2][1]};
+            const bool two = wide && p + 1 < g->n_panel;
+            ahead next;
+            for (uint32_t i = 0; i < 2; i++) {
+                bool here = b + 1 < n_block;
+                next.group[i] = weight_group(g, here ? p + i : p + step + i, here ? b + 1 : 0);
+                next.s[i] = &m.s[(block + 1) % 3][i];
+                next.t[i] = &m.t[(block + 1) % 2][i];
+            }
+            for (uint32_t r = 0; r < g->n_group; r += 2, turn ^= 1) {
+                const bool tall = r + 1 < g->n_group;
+                const int8_t *a[2] = {x_tile(g, x, 4 * b, r), x_tile(g, x, 4 * b, r + 1)};
+                part *now = parts[turn], *old = parts[turn ^ 1];
+                int32_t *c = &m.c[turn][0][0][0];
+                part_set(&now[0], g, x, p, b, r, s, c, acc);
+                now[1].n_row = 0;
+                if (tall) part_set(&now[1], g, x, p, b, r + 1, s, c + 512, acc);
+                if (two) part_set(&now[1], g, x, p + 1, b, r, s + 1, c + 512, acc + QA_TILE);
+                if (tall)
+                    multiply(k, a, t, true, false, g->group_bytes, c, old, &next);
+                else if (two)
+                    multiply(k, a, t, false, true, g->group_bytes, c, old, &next);
+                else
+                    multiply(k, a, t, false, false, g->group_bytes, c, old, &next);
+                finish(g, old);
+                next.group[0] = next.group[1] = NULL;
+            }
+        }
+    const part *old = parts[turn ^ 1];
+    for (uint32_t i = 0; i < 4; i++) add_part(k, &old[i / 2], i % 2 * 8);
+    finish(g, old);
+}
+
+static void run_type(const pass *g, const xtile *x) {
+    switch (g->w->type) {
+    case LG_Q2_K: run_pass(g, x, (kind){digits_q2_k, .n_pair = 8, .single = true}); break;
+    case LG_Q3_K: run_pass(g, x, (kind){digits_q3_k, .single = true, .offset = true}); break;
+    case LG_Q4_K: run_pass(g, x, (kind){digits_q4_k, .shift = 3, .n_pair = 4}); break;
+    case LG_Q5_K: run_pass(g, x, (kind){digits_q5_k, .shift = 3, .n_pair = 4}); break;
+    case LG_Q6_K: run_pass(g, x, (kind){digits_q6_k, .shift = 8, .is_signed = true}); break;
+    case LG_IQ4_XS: run_pass(g, x, (kind){digits_iq4_xs, .shift = 8, .is_signed = true}); break;
+    default: lg_qgemm_amx_small(g, x); break;
+    }
+}
+
+/* ---- the call ---- */
+
+/* Sums in tiles 0 to 3, rows in 4 and 5, weights in 6 and 7; blocks of 32 have half of a line. */
+static void configure(uint32_t tall, bool small) {
+    tile_config c = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        c.row_bytes[i] = small && (i == 4 || i == 5) ? 32 : 64;
+        c.n_row[i] = (uint8_t)(i < 6 ? tall : small ? 8 : 16);
+    }
+    tile_configure(&c);
+}
+
+void lg_qgemm_amx(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
+                  const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y) {
+    if (n_row < least_rows(w->type) || w->n_in == 0) {
+        lg_qgemm_avx512vnni(w, panel0, n_panel, x, row_idx, n_row, y, ld_y);
+        return;
+    }
+    LG_ASSERT(x->group == lg_dtype_row_group(w->type));
+    xtile t;
+    pass g = {.w = w, .x = x, .row_idx = row_idx, .ld_y = ld_y};
+    g.panel0 = panel0;
+    g.n_panel = n_panel;
+    g.group_bytes = LG_NR * lg_dtype_block_bytes(w->type);
+    g.panel_bytes = lg_dtype_panel_bytes(w->type, w->n_in);
+    for (uint32_t r = 0; r < n_row; r += g.n_row) {
+        g.row0 = r;
+        g.n_row = n_row - r < QA_ROW ? n_row - r : QA_ROW;
+        g.y = y + r * ld_y;
+        g.n_group = (g.n_row + QA_TILE - 1) / QA_TILE;
+        g.tall = (g.n_row + g.n_group - 1) / g.n_group;
+        configure(g.tall, x->group == 32);
+        uint32_t most = QA_X / (g.n_group * QA_TILE) / 256 * 256;
+        for (g.k0 = 0; g.k0 < w->n_in; g.k0 += g.n_k) {
+            g.n_k = w->n_in - g.k0 < most ? w->n_in - g.k0 : most;
+            pack_rows(&g, &t);
+            run_type(&g, &t);
+        }
+    }
+    tile_release();
+}
