@@ -1,8 +1,8 @@
 /* admit.c - who gets a slot and pages, who is put back, and who waits for another's prompt: see engine.h.
  *
  * In:  the queue, free pages and slots, kept texts.   Out: run[], each with a slot, a token buffer and pages for its next row.
- * Policy (docs/DECISIONS.md): a sequence is admitted when its ids fit and every running one could still grow by a page; pages for
- * what it produces come one at a time.  When there is none, the last one (latest priority, then youngest) goes back to the
+ * Policy (docs/DECISIONS.md): a sequence is admitted when its ids fit and every running one could still grow by a page (more, up to
+ * LG_MAX_SPARE, after that was too few); pages for what it produces come one at a time.  When there is none, the last one (latest priority, then youngest) goes back to the
  * queue with its ids and is computed again from its last snapshot.  The first one is never put back, and alone it has the
  * whole pool, so something always comes to its end.
  * Invariants: nothing here changes a bit of an answer; a sequence that was put back keeps its token buffer.
@@ -184,6 +184,7 @@ void lg_admit_grow(lg_engine *eng) {
         }
         /* Pages are what is needed: kept beyond its last snapshot, they would be evicted at once. */
         lg_admit_put_back(eng, last_of(eng, seq->home, INT64_MIN), false);
+        eng->spare = eng->spare * 2.0 < LG_MAX_SPARE ? eng->spare * 2.0 : LG_MAX_SPARE;
         i = 0;
     }
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define COPY_BYTES_US 4000.0 /* of snapshots, until it is measured */
+#define SPARE_DOWN    0.1    /* of what is above 1, for each sequence that ends */
 #define DECODE_WORK   2.0    /* a decoded row is charged like so many of a prompt */
 
 /* ---- events ---- */
@@ -81,6 +82,7 @@ static void end_seq(lg_engine *eng, lg_seq *seq, lg_finish finish, lg_status sta
         if (finish != LG_FINISH_ERROR) lg_reuse_end(eng, seq);
         lg_state_release(&eng->home[seq->home].state, seq->slot);
         eng->home[seq->home].n_run--;
+        if (eng->spare > 1.0) eng->spare -= SPARE_DOWN * (eng->spare - 1.0);
         seq->slot = UINT32_MAX;
     }
     bool queued = seq->has_token;
@@ -347,6 +349,7 @@ lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **out, lg_err *
     eng->parts = *parts;
     eng->n_home = parts->n_owner ? parts->n_owner : 1;
     LG_ASSERT(eng->n_home <= LG_MAX_HOME && opt->n_slot <= opt->max_tok / eng->n_home);
+    eng->spare = 1.0;
     lg_reuse_open(eng);
     lg_status st = lg_home_open(eng);
     if (st == LG_OK) st = lg_queue_init(&eng->queue);

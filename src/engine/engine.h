@@ -271,7 +271,8 @@ typedef struct lg_reuse {
 
 /* ---- home.c ---- */
 
-#define LG_MAX_HOME 256
+#define LG_MAX_HOME  256
+#define LG_MAX_SPARE 8
 
 /* Where sequences live: pools and kept texts of one owner (backend.h).  A sequence moves only when it was put back. */
 typedef struct lg_home {
@@ -292,8 +293,8 @@ uint32_t lg_home_choose(const lg_engine *eng, const lg_seq *seq, const bool *tri
 /* Choose the numbers for parts.budget. */
 void lg_reuse_open(lg_engine *eng);
 
-/* Give a waiting sequence a home, a slot and pages for its ids, and bring back the longest kept beginning of them.  A page
- * more for each sequence that runs there stays free.  false: no room yet in any home. */
+/* Give a waiting sequence a home, a slot and pages for its ids, and bring back the longest kept beginning of them.  eng->spare
+ * pages more for each sequence that runs there stay free.  false: no room yet in any home. */
 bool lg_reuse_admit(lg_engine *eng, lg_seq *seq);
 
 /* The last position <= limit, beyond what is computed, at which a running prompt will leave a snapshot; 0: none. */
@@ -399,6 +400,8 @@ struct lg_engine {
     lg_seq *ended;                    /* over; freed when their events are gone */
     lg_seq *event_first, *event_last; /* sequences with events, in order */
     uint64_t last_id;
+    double
+        spare; /* pages left free at admission for each running sequence, 1 to LG_MAX_SPARE */
     bool lost; /* the backend failed */
 };
 

@@ -46,7 +46,8 @@ static bool reserve(lg_engine *eng, uint32_t home, lg_seq *seq, const lg_prefix_
     uint32_t n_fresh = (uint32_t)(((uint64_t)need + LG_PAGE_TOK - 1) / LG_PAGE_TOK) - n_full;
     lg_prefix_pages(t, hit, page);
     for (uint32_t i = 0; i < n_page; i++) lg_pages_hold(&st->pages, page[i]);
-    uint32_t spare = eng->home[home].n_run; /* each may need a page soon */
+    uint32_t spare =
+        (uint32_t)(eng->home[home].n_run * eng->spare); /* what they may need soon */
     bool ok = (uint64_t)st->pages.n_free + st->pages.n_cached >= (uint64_t)n_fresh + spare &&
               lg_prefix_make_room(t, n_fresh, hit->node);
     if (ok) ok = lg_state_reserve(st, need, page, n_full, &seq->slot) == LG_OK;
