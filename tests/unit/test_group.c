@@ -49,6 +49,7 @@ typedef struct rig {
     lg_err err[MAX_RANK];
     uint64_t n_hit;
     outcome got[N_REQ];
+    uint32_t n_step;  /* > 0: patterns of idleness instead of requests */
     uint32_t idle_us; /* pause between two waves */
 } rig;
 
@@ -132,6 +133,52 @@ static lg_status run_requests(rig *r, lg_engine *eng, outcome *out) {
     return st;
 }
 
+/* ---- idle patterns ---- */
+
+/* Steps of an engine whose load comes and goes: all idle, one token, one busy rank, cancel storms. */
+static lg_status run_patterns(lg_engine *eng, uint32_t n_vocab, uint64_t seed,
+                              uint32_t n_step) {
+    static outcome many[64];
+    uint64_t id[64];
+    uint32_t n = 0, step = 0, ids[150];
+    lg_status st = LG_OK;
+    lg_event e;
+    for (uint32_t turn = 0; step < n_step && st >= 0; turn++) {
+        uint64_t x = lg_num_rng(seed, 0, turn, 0);
+        uint32_t n_new = x % 8 < 4 ? 0 : x % 8 < 7 ? 1 : (uint32_t)(x >> 8) % 9;
+        for (uint32_t i = 0; i < n_new; i++, n++) {
+            uint64_t y = lg_num_rng(seed, 1, turn, i);
+            uint32_t n_id =
+                y % 5 == 0 ? 1 + (uint32_t)(y >> 8) % 150 : 1 + (uint32_t)(y >> 8) % 6;
+            lg_err err;
+            for (uint32_t k = 0; k < n_id; k++)
+                ids[k] = (uint32_t)(lg_num_rng(seed, 2, n, k) % n_vocab);
+            lg_request req = {.ids = ids,
+                              .n_id = n_id,
+                              .max_tokens = 1 + (uint32_t)(y >> 32) % 12,
+                              .user = &many[n % 64]};
+            lg_params_init(eng, &req.params);
+            req.params.has_seed = true;
+            req.params.seed = y;
+            assert_int_equal(lg_submit(eng, &req, &id[n % 64], &err), LG_OK);
+        }
+        uint32_t n_run = (uint32_t)(x >> 40) % 6;
+        for (uint32_t i = 0; i < n_run && st >= 0; i++) {
+            st = lg_step(eng);
+            step += st == LG_OK;
+            while (lg_next_event(eng, &e) == LG_OK) continue;
+        }
+        if (x >> 56 < 8)
+            for (uint32_t i = 0; i < 64 && i < n; i++) lg_cancel(eng, id[i]);
+        if (x >> 48 & 1) lg_clock_sleep_us(x >> 49 & 1023);
+    }
+    while (st == LG_OK) {
+        st = lg_step(eng);
+        while (lg_next_event(eng, &e) == LG_OK) continue;
+    }
+    return st;
+}
+
 /* ---- ranks ---- */
 
 static void fit(rig *r, const lg_dist *dist) {
@@ -173,7 +220,8 @@ static void rank_body(void *ctx, uint32_t rank) {
     }
     r->status[0] = open_engine(r, r->part[0], &group, r->n_rank, &eng, &r->err[0]);
     if (r->status[0] != LG_OK) return;
-    r->status[0] = run_requests(r, eng, r->got);
+    r->status[0] = r->n_step ? run_patterns(eng, r->all->cfg.n_vocab, r->seed, r->n_step)
+                             : run_requests(r, eng, r->got);
     lg_stats st;
     lg_get_stats(eng, &st);
     r->n_hit = st.n_hit_tok;
@@ -347,6 +395,30 @@ static void test_bundled_bits(void **state) {
     same_as_alone("models/tiny-qwen35moe", (uint32_t[]){3}, 1, 21);
 }
 
+/* LG_GROUP_STEPS steps (300) over 4 ranks, both exchanges in turn: nobody is left waiting. */
+static void test_idle_patterns(void **state) {
+    (void)state;
+    const char *text = getenv("LG_GROUP_STEPS");
+    rig *r = lg_mem_alloc(sizeof *r);
+    assert_non_null(r);
+    open_model(r, "tests/data/models/tiny-moe");
+    for (int i = 0; i < 2; i++) {
+        r->kind = i ? LG_EXCHANGE_REDUCE : LG_EXCHANGE_STRICT;
+        r->n_node = i ? 2 : 1;
+        r->seed = 60 + (uint64_t)i;
+        r->n_step = (text ? (uint32_t)atoi(text) : 300) / 2;
+        open_ranks(r, 4, r->seed);
+        for (uint32_t k = 0; k < 4; k++) r->comm[k].timeout_us = 30 * 1000000;
+        comm_threads_run(r->n_rank, rank_body, r);
+        assert_int_equal(r->status[0], LG_AGAIN);
+        for (uint32_t k = 1; k < r->n_rank; k++)
+            if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->err[k].msg);
+        close_ranks(r);
+    }
+    close_model(r);
+    lg_mem_free(r);
+}
+
 /* The group runs, rests, runs again; then a rank falls silent in the middle: every rank leaves within the time limit, and
  * every request has its end. */
 static void test_a_rank_is_lost(void **state) {
@@ -394,9 +466,10 @@ static void test_dense_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moe_bits),       cmocka_unit_test(test_fp8_bits),
-        cmocka_unit_test(test_bundled_bits),   cmocka_unit_test(test_reduced_sums),
-        cmocka_unit_test(test_a_rank_is_lost), cmocka_unit_test(test_dense_is_refused),
+        cmocka_unit_test(test_moe_bits),         cmocka_unit_test(test_fp8_bits),
+        cmocka_unit_test(test_bundled_bits),     cmocka_unit_test(test_reduced_sums),
+        cmocka_unit_test(test_idle_patterns),    cmocka_unit_test(test_a_rank_is_lost),
+        cmocka_unit_test(test_dense_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,126 @@
+/* bench_reduce.c - our hierarchical reduce-scatter beside MPI_Reduce_scatter, in one run of all ranks.
+ *
+ * usage: LG_MODULE_DIR=build/src/dist mpirun -n N build/tests/bench/bench_reduce [columns (4096)] [rounds (7)]
+ * Rows of all ranks T = 8 ... 2048, spread evenly; both are timed in turn, a barrier before each, and the slowest rank counts;
+ * medians.  Sums are compared.  Bytes are those that rank 0 sends in ours.  tests/e2e/netns.py runs it between network
+ * namespaces. */
+#include "base/clock.h"
+#include "base/num.h"
+#include "dist/reduce.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_ROUND 99
+#define MAX_T     2048
+
+static lg_comm comm;
+static uint32_t n_embd = 4096;
+static const float *parts;
+
+static void fill(void *ctx, uint32_t g, uint32_t n, float *y) {
+    (void)ctx;
+    memcpy(y, parts + (size_t)g * n_embd, (size_t)n * n_embd * sizeof *y);
+}
+
+static void must(lg_status st) {
+    if (st == LG_OK) return;
+    fprintf(stderr, "bench_reduce: %s\n", comm.why);
+    comm.lost = true;
+    lg_comm_close(&comm);
+    exit(1);
+}
+
+/* Everybody waits for everybody; the largest value comes back. */
+static double meet(double mine) {
+    double all[LG_MAX_RANK], most = mine;
+    for (uint32_t k = 1; k < comm.n_rank; k++) {
+        lg_comm_req q[2] = {{0}};
+        uint32_t to = (comm.rank + k) % comm.n_rank,
+                 from = (comm.rank + comm.n_rank - k) % comm.n_rank;
+        must(lg_comm_recv(&comm, from, 9, &all[from], sizeof all[0], &q[0]));
+        must(lg_comm_send(&comm, to, 9, &mine, sizeof mine, &q[1]));
+        must(lg_comm_wait(&comm, q, 2));
+        if (all[from] > most) most = all[from];
+    }
+    return most;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, int n) {
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    return x[n / 2];
+}
+
+static void measure(lg_reduce *r, uint32_t t, int n_round, float *out, float *want) {
+    uint32_t row0[LG_MAX_RANK + 1] = {0}, n_float[LG_MAX_RANK];
+    double ours[MAX_ROUND], theirs[MAX_ROUND];
+    uint64_t sent = 0;
+    for (uint32_t k = 0; k < comm.n_rank; k++) {
+        row0[k + 1] = (uint32_t)((uint64_t)t * (k + 1) / comm.n_rank);
+        n_float[k] = (row0[k + 1] - row0[k]) * n_embd;
+    }
+    for (int i = -1; i < n_round; i++) { /* the first one warms up */
+        meet(0);
+        uint64_t before = comm.sent_bytes, start = lg_clock_us();
+        must(lg_reduce_run(r, row0, fill, NULL, out));
+        double a = meet((double)(lg_clock_us() - start));
+        sent = lg_reduce_bytes(r, row0);
+        if (comm.sent_bytes - before < sent)
+            must(lg_comm_lose(&comm, "bytes were not counted"));
+        meet(0);
+        start = lg_clock_us();
+        must(comm.ops->reduce_scatter(comm.impl, parts, want, n_float));
+        double b = meet((double)(lg_clock_us() - start));
+        if (i >= 0) ours[i] = a, theirs[i] = b;
+    }
+    for (uint32_t i = 0; i < n_float[comm.rank]; i++)
+        if (fabsf(out[i] - want[i]) > 1e-4f) must(lg_comm_lose(&comm, "sums differ at %u", i));
+    if (comm.rank) return;
+    double a = median(ours, n_round), b = median(theirs, n_round);
+    printf("%6u  %10.0f  %10.0f  %5.2f  %10llu\n", t, a, b, b / a, (unsigned long long)sent);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    lg_err err;
+    lg_reduce r;
+    lg_arena a;
+    int n_round = argc > 2 ? atoi(argv[2]) : 7;
+    if (argc > 1) n_embd = (uint32_t)atoi(argv[1]);
+    if (n_embd == 0 || n_embd > 65536 || n_round < 1 || n_round > MAX_ROUND) return 2;
+    if (lg_comm_mpi(&comm, &err) != LG_OK) {
+        fprintf(stderr, "bench_reduce: %s\n", err.msg);
+        return 1;
+    }
+    comm.timeout_us = 60 * 1000000;
+    size_t n = (size_t)MAX_T * n_embd;
+    float *x = lg_mem_calloc(n, sizeof *x), *out = lg_mem_calloc(n, sizeof *out);
+    float *want = lg_mem_calloc(n, sizeof *want);
+    lg_arena_init(&a, NULL, 0);
+    lg_reduce_carve(&a, &comm, MAX_T, n_embd, &r);
+    size_t bytes = a.used_bytes;
+    void *block = lg_mem_alloc(bytes);
+    if (!x || !out || !want || !block) return 1;
+    lg_arena_init(&a, block, bytes);
+    lg_reduce_carve(&a, &comm, MAX_T, n_embd, &r);
+    for (size_t i = 0; i < n; i++) x[i] = lg_num_rng_unit(comm.rank, 0, i, 0) - 0.5f;
+    parts = x;
+    if (comm.rank == 0)
+        printf("%u ranks on %u machines, rows of %u floats\n"
+               "  rows     ours us      MPI us  ratio  bytes sent by rank 0\n",
+               comm.n_rank, r.n_node, n_embd);
+    for (uint32_t t = 8; t <= MAX_T; t *= 4) measure(&r, t, n_round, out, want);
+    lg_comm_close(&comm);
+    lg_mem_free(x);
+    lg_mem_free(out);
+    lg_mem_free(want);
+    lg_mem_free(block);
+    return 0;
+}

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""netns.py - machines that are network namespaces on one bridge, for tests of ranks over TCP.
+
+Each has its own hostname and folder for temporary files, or MPI would take them for one machine and use shared memory.
+Needs root.  As a program: netns.py N COMMAND... runs COMMAND on the first of N machines, with "@HOSTS" replaced by a hostfile of two
+slots on each and OMPI_MCA_plm_rsh_agent set, so that mpirun reaches the others; e.g. the bench of reduce-scatters:
+
+  tests/e2e/netns.py 2 mpirun --allow-run-as-root --oversubscribe --bind-to none --hostfile @HOSTS -n 4 \\
+      --mca btl self,vader,tcp --mca btl_tcp_if_include 10.231.7.0/24 -x LG_MODULE_DIR build/tests/bench/bench_reduce
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+NETWORK = "10.231.7"
+AGENT = """#!/bin/sh
+# Reaches a machine: AGENT ADDRESS COMMAND...
+node="%(name)s${1##*.}"
+shift
+exec ip netns exec "$node" unshare -u sh -c "hostname $node; export TMPDIR=%(dir)s/$node; $*"
+"""
+
+
+def ip(*args):
+    subprocess.run(["ip", *args], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def cut(name, i, down=True):
+    """Take the cable of machine i out, or put it back; from any machine."""
+    ip("-n", name + str(i), "link", "set", "eth0", "down" if down else "up")
+
+
+class Machines:
+    """n machines; their addresses end in 1 ... n."""
+
+    def __init__(self, n, slots=2):
+        self.n, self.name = n, "lg%d-" % (os.getpid() % 100000)
+        self.bridge = "lgb%d" % (os.getpid() % 100000)
+        self.dir = tempfile.mkdtemp(prefix="lignum-net-")
+        self.hosts, self.agent = os.path.join(self.dir, "hosts"), os.path.join(self.dir, "agent")
+        self.interface = NETWORK + ".0/24"
+        try:
+            ip("link", "add", self.bridge, "type", "bridge")
+            ip("link", "set", self.bridge, "up")
+            for i in range(1, n + 1):
+                self.add(i)
+        except (subprocess.CalledProcessError, OSError):
+            self.close()
+            raise
+        with open(self.hosts, "w", encoding="utf-8") as f:
+            f.writelines("%s.%d slots=%d\n" % (NETWORK, i, slots) for i in range(1, n + 1))
+        with open(self.agent, "w", encoding="utf-8") as f:
+            f.write(AGENT % {"name": self.name, "dir": self.dir})
+        os.chmod(self.agent, 0o755)
+
+    def add(self, i):
+        node, link = self.name + str(i), "%sl%d" % (self.bridge, i)
+        os.mkdir(os.path.join(self.dir, node))
+        ip("netns", "add", node)
+        ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", node)
+        ip("link", "set", link, "master", self.bridge, "up")
+        ip("-n", node, "addr", "add", "%s.%d/24" % (NETWORK, i), "dev", "eth0")
+        ip("-n", node, "link", "set", "eth0", "up")
+        ip("-n", node, "link", "set", "lo", "up")
+
+    def first(self, command):
+        """The command line that runs `command` on machine 1."""
+        node = self.name + "1"
+        return ["ip", "netns", "exec", node, "unshare", "-u", "sh", "-c", 'hostname "$0"; exec "$@"', node, *command]
+
+    def env(self):
+        return {"OMPI_MCA_plm_rsh_agent": self.agent, "TMPDIR": os.path.join(self.dir, self.name + "1")}
+
+    def close(self):
+        for i in range(1, self.n + 1):
+            subprocess.run(["ip", "netns", "del", self.name + str(i)], stderr=subprocess.DEVNULL, check=False)
+        subprocess.run(["ip", "link", "del", self.bridge], stderr=subprocess.DEVNULL, check=False)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def why_not():
+    """Why machines cannot be made here, or None."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if not shutil.which("ip") or not shutil.which("unshare"):
+        return "ip or unshare is not installed"
+    try:
+        Machines(1).close()
+    except (subprocess.CalledProcessError, OSError) as e:
+        return "network namespaces are not permitted: %s" % (getattr(e, "stderr", None) or e)
+    return None
+
+
+if __name__ == "__main__":
+    why = why_not()
+    if why:
+        print("SKIP: " + why)
+        sys.exit(77)
+    m = Machines(int(sys.argv[1]))
+    try:
+        command = [m.hosts if a == "@HOSTS" else a for a in sys.argv[2:]]
+        status = subprocess.run(m.first(command), env={**os.environ, **m.env()}, check=False).returncode
+    finally:
+        m.close()
+    sys.exit(status)

@@ -1,0 +1,117 @@
+"""test_ranks_net.py - ranks on two machines that are network namespaces, over TCP: answers, lost ranks, a cut cable.
+
+Runs itself again inside the first machine, where the gateway is.  Skipped where namespaces, mpirun or the MPI module are not there.
+"""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import netns
+import server
+import test_ranks
+
+CHAT = "/v1/chat/completions"
+
+
+def net_args():
+    return ("--hosts", os.environ["LG_NET_HOSTS"], "--interface", os.environ["LG_NET_INTERFACE"], "--rank-timeout", "4")
+
+
+def all_workers():
+    """Process ids of every rank on all machines: the namespaces share this machine's processes."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as f:
+                words = f.read().split(b"\0")
+        except OSError:
+            continue
+        if b"worker" in words and b"--connect" in words and words[0].endswith(b"lignum") and os.environ["LG_NET_TAG"].encode() in words:
+            found.append(int(pid))
+    return found
+
+
+class TwoMachines(unittest.TestCase):
+    def start(self, n, *args):
+        # The tag is a path that only our ranks have among their words.
+        return test_ranks.Group(n, *net_args(), *args, "--expert-load-out", os.environ["LG_NET_TAG"])
+
+    def test_answers_over_tcp(self):
+        rows = server.evals()[::20]
+        for exchange in ("strict", "reduce"):
+            with self.start(4, "--exchange", exchange) as s:
+                self.assertEqual(len(all_workers()), 4)
+                self.assertEqual(len(s.ranks()), 2 + 1)  # two ranks, and what reaches the other machine
+                got = server.in_threads([lambda r=r: s.chat(server.chat_body(r, max_tokens=200)) for r in rows])
+                for row, answer in zip(rows, got):
+                    self.assertEqual(answer["usage"]["completion_tokens"], len(row["expected_ids"]), row["messages"])
+                self.assertEqual(s.stop(), 0)
+
+    def interrupted(self, strike):
+        bodies = [test_ranks.long_body(i, temperature=0) for i in range(3)]
+        with server.Server() as s:
+            alone = server.in_threads([lambda b=b: server.text_of(s.stream(CHAT, b)) for b in bodies])
+        with self.start(4) as s:
+            n_event, lock, once = [0], threading.Lock(), [True]
+
+            def run(body):
+                events = []
+                for e in s.stream(CHAT, body):
+                    events.append(e)
+                    with lock:
+                        n_event[0] += 1
+                        if once[0] and n_event[0] > 60:
+                            once[0] = False
+                            strike(s)
+                self.assertEqual(events[-1], "[DONE]")
+                return server.text_of(events)
+            got = server.in_threads([lambda b=b: run(b) for b in bodies])
+            self.assertEqual(got, alone)
+            self.assertGreaterEqual(s.metrics()["lignum_worker_restarts_total"], 1)
+
+    def test_rank_of_the_other_machine_dies(self):
+        def strike(s):
+            here = s.ranks()
+            (there, *_) = [p for p in all_workers() if p not in here]
+            os.kill(there, signal.SIGKILL)
+        self.interrupted(strike)
+
+    def test_cable_is_cut_and_comes_back(self):
+        def strike(_):
+            old = all_workers()
+            start = time.monotonic()
+            netns.cut(os.environ["LG_NET_NAME"], 2)
+            while any(os.path.exists("/proc/%d" % p) for p in old) and time.monotonic() - start < 30:
+                time.sleep(0.05)
+            took = time.monotonic() - start
+            netns.cut(os.environ["LG_NET_NAME"], 2, down=False)
+            print("all ranks of the cut group ended after %.1f s" % took)
+            self.assertLess(took, 15)
+        self.interrupted(strike)
+
+
+def main():
+    if not shutil.which("mpirun") or not os.path.exists(test_ranks.MODULE):
+        server.skip("mpirun or this build's MPI module is not there")
+    why = netns.why_not()
+    if why:
+        server.skip(why)
+    m = netns.Machines(2)
+    env = {**os.environ, **m.env(), "LG_NET_NAME": m.name, "LG_NET_HOSTS": m.hosts, "LG_NET_INTERFACE": m.interface,
+           "LG_NET_TAG": os.path.join(m.dir, "load")}
+    try:
+        return subprocess.run(m.first([sys.executable, os.path.abspath(__file__), "--inside", *sys.argv[1:]]), env=env, check=False).returncode
+    finally:
+        m.close()
+
+
+if __name__ == "__main__":
+    if "--inside" not in sys.argv:
+        sys.exit(main())
+    sys.argv.remove("--inside")
+    unittest.main()
