@@ -108,6 +108,18 @@ static void run_qgemm(const lg_kern *k, void *ctx) {
     k->qgemm(&c->w, 0, lg_mat_n_panel(&c->w), &c->x, NULL, c->n_row, c->y, c->w.n_out);
 }
 
+/* No scales that are subnormal, which would be slow: those of bytes that are powers, and floats. */
+static void sound_scales(lg_dtype type, uint8_t *panel, size_t bytes) {
+    size_t group = LG_NR * lg_dtype_block_bytes(type);
+    const float d = 0.01f;
+    for (size_t g = 0; g < bytes; g += group)
+        for (size_t c = 0; c < LG_NR; c++) {
+            if (type == LG_MXFP4) panel[g + c] = 120;
+            if (type >= LG_I4_32 && type <= LG_I8_128) memcpy(panel + g + 4 * c, &d, sizeof d);
+            if (type == LG_I4_32 || type == LG_I4_128) panel[g + 64 + c] = 8;
+        }
+}
+
 /* Rows of integers against blocks; one row also in bytes of weights, from memory when the matrix is large. */
 static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_t n_in,
                         uint32_t n_row) {
@@ -121,8 +133,7 @@ static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_
             *sum16 = lg_mem_alloc(n / 8);
     LG_ASSERT(panel && v8 && v16 && sum && sum16);
     for (size_t i = 0; i < bytes; i++) panel[i] = (uint8_t)((i * 2654435761u >> 13) % 0x3c);
-    for (size_t i = 0; type == LG_MXFP4 && i < bytes; i++) /* no powers that are subnormal */
-        if (i % (17 * LG_NR) < LG_NR) panel[i] = (uint8_t)(panel[i] + 90);
+    sound_scales(type, panel, bytes);
     w.panel = panel;
     qgemm_case c = {w,
                     {lg_dtype_row_group(type), n_in, v8, v16, sum, sum16, d},
