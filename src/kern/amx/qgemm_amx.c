@@ -1,9 +1,9 @@
 /* qgemm_amx.c - integer products of block types by tiles: 16 rows times 16 channels, 64 input channels an instruction.
  *
  * Blocks of 256 are here, the others in qsmall_amx.c.  Two chains of four products over the digits of the weights (qdigit_amx.h)
- * give the integers of a block; they leave the tiles once, and are then added to the float sums as kern.h says.  Two groups of
- * rows, or for few rows two panels, share the loads.  While tiles multiply, the processor adds the sums before them and unpacks
- * the group after them: these stand between the products, in quarters.
+ * give the integers of a block; they leave the tiles once, and are then added to the float sums as kern.h says.  While the
+ * tiles of one group of rows multiply, the processor adds the sums of the one before and unpacks the weights that come next: these
+ * stand between the products, in quarters.
  * Few rows go to the level beneath.  Test: tests/unit/test_qgemm.c; what else was tried: docs/EXPERIMENTS.md */
 #include "kern/amx/amx.h"
 #include "kern/amx/qdigit_amx.h"
@@ -129,74 +129,51 @@ static FORCED void add_part(const kind k, const part *of, uint32_t r) {
     }
 }
 
-/* Groups to unpack while something is multiplied. */
+/* A group to unpack while something is multiplied. */
 typedef struct ahead {
-    const uint8_t *group[2]; /* NULL: none */
-    qscale *s[2];
-    qtile *t[2];
+    const uint8_t *group; /* NULL: none */
+    qscale *s;
+    qtile *t;
 } ahead;
 
-static FORCED void unpack_ahead(const kind k, const ahead *next, int i, int q,
-                                size_t group_bytes) {
-    if (!next->group[i]) return;
-    const char *far = (const char *)next->group[i] + 2 * group_bytes;
-    for (size_t at = (size_t)q * group_bytes / 4; at < (size_t)(q + 1) * group_bytes / 4;
-         at += 64)
+static FORCED void unpack_ahead(const kind k, const ahead *next, int q, size_t group_bytes) {
+    if (!next->group) return;
+    const char *far = (const char *)next->group + 2 * group_bytes;
+    size_t end = (size_t)(q + 1) * group_bytes / 4;
+    for (size_t at = (size_t)q * group_bytes / 4; at < end; at += 64)
         _mm_prefetch(far + at, _MM_HINT_T0);
-    k.unpack(next->group[i], q, next->s[i], next->t[i]);
+    k.unpack(next->group, q, next->s, next->t);
 }
 
-#define MAC_DIGITS(c_high, c_low, a, b_high, b_low, t)                                         \
-    if (!k.single) {                                                                           \
-        tile_load(b_high, (t)->high[q]);                                                       \
-        MAC_HIGH(c_high, a, b_high);                                                           \
-    }                                                                                          \
-    tile_load(b_low, (t)->low[q]);                                                             \
-    tile_mac_su(c_low, a, b_low)
-#define MAC_HIGH(c, a, b)                                                                      \
-    if (k.is_signed)                                                                           \
-        tile_mac_ss(c, a, b);                                                                  \
-    else                                                                                       \
-        tile_mac_su(c, a, b)
+/* Products of a quarter into tiles high and low. */
+#define MAC_QUARTER(high_tile, low_tile)                                                       \
+    tile_load(4, a + q * TILE_BYTES);                                                          \
+    if (!k.single) tile_load(6, t->high[q]);                                                   \
+    if (!k.single && k.is_signed) tile_mac_ss(high_tile, 4, 6);                                \
+    if (!k.single && !k.is_signed) tile_mac_su(high_tile, 4, 6);                               \
+    tile_load(7, t->low[q]);                                                                   \
+    tile_mac_su(low_tile, 4, 7)
 
-/* One block: rows a[0] and, when tall, a[1] times t[0]; or rows a[0] times t[0] and, when wide, t[1]. */
-static FORCED void multiply(const kind k, const int8_t *const *a, const qtile *const *t,
-                            const bool tall, const bool wide, size_t group_bytes, int32_t *c,
-                            const part *old, const ahead *next) {
+/* One block of a group of rows; the integers of the part before are added meanwhile. */
+static FORCED void multiply(const kind k, const int8_t *a, const qtile *t, size_t group_bytes,
+                            int32_t *c, const part *old, const ahead *next) {
     tile_zero(0);
     tile_zero(1);
-    tile_zero(2);
-    tile_zero(3);
     for (int q = 0; q < 4; q++) {
-        tile_load(4, a[0] + q * TILE_BYTES);
-        MAC_DIGITS(0, 1, 4, 6, 7, t[0]);
-        if (tall) {
-            tile_load(5, a[1] + q * TILE_BYTES);
-            if (!k.single) {
-                MAC_HIGH(2, 5, 6);
-            }
-            tile_mac_su(3, 5, 7);
-        }
-        if (wide) {
-            MAC_DIGITS(2, 3, 4, 6, 7, t[1]);
-        }
-        add_part(k, &old[q / 2], (uint32_t)q % 2 * 8);
-        unpack_ahead(k, next, 0, q, group_bytes);
-        if (wide) unpack_ahead(k, next, 1, q, group_bytes);
+        MAC_QUARTER(0, 1);
+        if (q % 2 == 0) add_part(k, old, (uint32_t)q * 4);
+        unpack_ahead(k, next, q, group_bytes);
     }
     if (!k.single) tile_store(0, c);
     tile_store(1, c + 256);
-    if (!tall && !wide) return;
-    if (!k.single) tile_store(2, c + 512);
-    tile_store(3, c + 768);
 }
 
 /* Working memory of a call; things of different blocks lie apart by turns. */
 typedef struct work {
-    qtile t[2][2];                                /* [turn][panel] */
-    qscale s[3][2];                               /* the block before still needs its own */
-    _Alignas(64) int32_t c[2][4][QA_TILE][LG_NR]; /* [turn] */
-    _Alignas(64) float acc[2][QA_ROW + QA_TILE][LG_NR]; /* [turn] */
+    qtile t[2];                                   /* [block % 2] */
+    qscale s[3];                                  /* the block before still needs its own */
+    _Alignas(64) int32_t c[2][2][QA_TILE][LG_NR]; /* [turn]: high, low */
+    _Alignas(64) float acc[2][QA_ROW][LG_NR];     /* [panel % 2] */
 } work;
 
 static const _Alignas(64) float no_sum[LG_NR];
@@ -239,54 +216,33 @@ static FORCED void part_set(part *to, const pass *g, const xtile *x, uint32_t p,
 }
 
 static FORCED void finish(const pass *g, const part *old) {
-    for (int i = 0; i < 2; i++)
-        if (old[i].n_row && old[i].last) rows_to_y(g, &old[i]);
+    if (old->n_row && old->last) rows_to_y(g, old);
 }
 
 static FORCED void run_pass(const pass *g, const xtile *x, const kind k) {
     work m;
-    const bool wide = g->n_group == 1;
-    const uint32_t n_block = g->n_k / 256, step = 1 + wide;
-    part parts[2][2];
-    for (int i = 0; i < 4; i++) parts[i / 2][i % 2].n_row = 0;
-    for (uint32_t i = 0; i < step && i < g->n_panel; i++)
-        for (int q = 0; q < 4; q++) k.unpack(weight_group(g, i, 0), q, &m.s[0][i], &m.t[0][i]);
+    const uint32_t n_block = g->n_k / 256;
+    part parts[2];
+    parts[0].n_row = parts[1].n_row = 0;
+    for (int q = 0; q < 4; q++) k.unpack(weight_group(g, 0, 0), q, &m.s[0], &m.t[0]);
     uint32_t block = 0, turn = 0;
-    for (uint32_t p = 0; p < g->n_panel; p += step)
+    for (uint32_t p = 0; p < g->n_panel; p++)
         for (uint32_t b = 0; b < n_block; b++, block++) {
-            float(*acc)[LG_NR] = m.acc[p / step % 2];
-            qscale *s = m.s[block % 3];
-            const qtile *t[2] = {&m.t[block % 2][0], &m.t[block % 2][1]};
-            const bool two = wide && p + 1 < g->n_panel;
-            ahead next;
-            for (uint32_t i = 0; i < 2; i++) {
-                bool here = b + 1 < n_block;
-                next.group[i] = weight_group(g, here ? p + i : p + step + i, here ? b + 1 : 0);
-                next.s[i] = &m.s[(block + 1) % 3][i];
-                next.t[i] = &m.t[(block + 1) % 2][i];
-            }
-            for (uint32_t r = 0; r < g->n_group; r += 2, turn ^= 1) {
-                const bool tall = r + 1 < g->n_group;
-                const int8_t *a[2] = {x_tile(g, x, 4 * b, r), x_tile(g, x, 4 * b, r + 1)};
-                part *now = parts[turn], *old = parts[turn ^ 1];
+            bool here = b + 1 < n_block;
+            ahead next = {weight_group(g, here ? p : p + 1, here ? b + 1 : 0),
+                          &m.s[(block + 1) % 3], &m.t[(block + 1) % 2]};
+            for (uint32_t r = 0; r < g->n_group; r++, turn ^= 1, next.group = NULL) {
                 int32_t *c = &m.c[turn][0][0][0];
-                part_set(&now[0], g, x, p, b, r, s, c, acc);
-                now[1].n_row = 0;
-                if (tall) part_set(&now[1], g, x, p, b, r + 1, s, c + 512, acc);
-                if (two) part_set(&now[1], g, x, p + 1, b, r, s + 1, c + 512, acc + QA_TILE);
-                if (tall)
-                    multiply(k, a, t, true, false, g->group_bytes, c, old, &next);
-                else if (two)
-                    multiply(k, a, t, false, true, g->group_bytes, c, old, &next);
-                else
-                    multiply(k, a, t, false, false, g->group_bytes, c, old, &next);
+                const part *old = &parts[turn ^ 1];
+                part_set(&parts[turn], g, x, p, b, r, &m.s[block % 3], c, m.acc[p % 2]);
+                multiply(k, x_tile(g, x, 4 * b, r), &m.t[block % 2], g->group_bytes, c, old,
+                         &next);
                 finish(g, old);
-                next.group[0] = next.group[1] = NULL;
             }
         }
-    const part *old = parts[turn ^ 1];
-    for (uint32_t i = 0; i < 4; i++) add_part(k, &old[i / 2], i % 2 * 8);
-    finish(g, old);
+    add_part(k, &parts[turn ^ 1], 0);
+    add_part(k, &parts[turn ^ 1], 8);
+    finish(g, &parts[turn ^ 1]);
 }
 
 static void run_type(const pass *g, const xtile *x) {
