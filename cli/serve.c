@@ -28,6 +28,11 @@ static const char help[] =
     "                      of this, for snapshots of kept prefixes (default: a share)\n"
     "      --no-prefix-cache\n"
     "                      keep nothing of a request after its end\n"
+    "      --cache-dir DIR keep prefixes in files too, over a restart: a folder of mode 700\n"
+    "      --cache-disk SIZE\n"
+    "                      most bytes of them (default: a quarter of what is free)\n"
+    "      --no-replay     render every turn of the assistant from what the client sends\n"
+    "      --share-cache   prefixes and files are shared by all keys (docs/SECURITY.md)\n"
     "      --parallel N    sequences that run at the same time (default: 64)\n"
     "      --max-stall MS  longest step in which a prompt may hold up answers in the making\n"
     "                      (default: 1000; 0: no limit)\n"
@@ -99,6 +104,10 @@ enum {
     OPT_KV,
     OPT_CACHE,
     OPT_NO_CACHE,
+    OPT_CACHE_DIR,
+    OPT_CACHE_DISK,
+    OPT_SHARE_CACHE,
+    OPT_NO_REPLAY,
     OPT_PARALLEL,
     OPT_THREADS,
     OPT_STALL,
@@ -146,6 +155,10 @@ static const struct option longs[] = {
     {"kv", required_argument, NULL, OPT_KV},
     {"cache-memory", required_argument, NULL, OPT_CACHE},
     {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
+    {"cache-dir", required_argument, NULL, OPT_CACHE_DIR},
+    {"cache-disk", required_argument, NULL, OPT_CACHE_DISK},
+    {"share-cache", no_argument, NULL, OPT_SHARE_CACHE},
+    {"no-replay", no_argument, NULL, OPT_NO_REPLAY},
     {"parallel", required_argument, NULL, OPT_PARALLEL},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"max-stall", required_argument, NULL, OPT_STALL},
@@ -300,6 +313,12 @@ static bool take(serve_opt *o, const char *argv0, int c) {
         add_arg(o, "--cache-memory", optarg);
         return lg_option_size(argv0, "--cache-memory", optarg, &v);
     case OPT_NO_CACHE: o->arg[o->n_arg++] = "--no-prefix-cache"; return true;
+    case OPT_CACHE_DIR: add_arg(o, "--cache-dir", optarg); return true;
+    case OPT_CACHE_DISK:
+        add_arg(o, "--cache-disk", optarg);
+        return lg_option_size(argv0, "--cache-disk", optarg, &v);
+    case OPT_NO_REPLAY: o->gate.no_replay = true; return true;
+    case OPT_SHARE_CACHE: o->gate.share_cache = true; return true;
     case OPT_PARALLEL:
         add_arg(o, "--parallel", optarg);
         return lg_option_u64(argv0, "--parallel", optarg, 1, 4096, &v);
@@ -332,10 +351,13 @@ static bool take(serve_opt *o, const char *argv0, int c) {
     }
 }
 
-static void say_ready(const lg_gateway_opt *opt, const char *url) {
+static void say_ready(const lg_gateway_opt *opt, const lg_info *info, const char *url) {
     lg_bar_end(opt->progress_ctx);
-    printf("Lignum %s is ready: %s serves %s\n"
-           "\n"
+    printf("Lignum %s is ready: %s serves %s\n", LG_VERSION, url, opt->name);
+    if (info->n_snapshot)
+        printf("Prefixes are kept: %u snapshots; long prompts have one every %u tokens\n",
+               info->n_snapshot, info->snapshot_tok);
+    printf("\n"
            "Try it:\n"
            "  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' -d "
            "'{\"model\": \"%s\", "
@@ -346,7 +368,7 @@ static void say_ready(const lg_gateway_opt *opt, const char *url) {
            "Your own model: make run MODEL=/path/to/folder, or lignum serve --model "
            "/path/to/folder\n"
            "Ctrl-C stops it.\n",
-           LG_VERSION, url, opt->name, url, opt->name);
+           url, opt->name);
     fflush(stdout);
 }
 

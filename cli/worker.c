@@ -34,6 +34,9 @@ static const char help[] =
     "                      of this, for snapshots of kept prefixes (default: a share)\n"
     "      --no-prefix-cache\n"
     "                      keep nothing of a request after its end\n"
+    "      --cache-dir DIR keep prefixes in files too, over a restart\n"
+    "      --cache-disk SIZE\n"
+    "                      most bytes of them (default: a quarter of what is free)\n"
     "      --parallel N    sequences that run at the same time (default: 64)\n"
     "      --threads N     threads (default: physical cores)\n"
     "      --max-stall MS  longest step in which a prompt may hold up answers (default: 1000; "
@@ -70,6 +73,8 @@ enum {
     OPT_KV,
     OPT_CACHE,
     OPT_NO_CACHE,
+    OPT_CACHE_DIR,
+    OPT_CACHE_DISK,
     OPT_PARALLEL,
     OPT_THREADS,
     OPT_STALL,
@@ -91,6 +96,8 @@ static const struct option longs[] = {
     {"kv", required_argument, NULL, OPT_KV},
     {"cache-memory", required_argument, NULL, OPT_CACHE},
     {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
+    {"cache-dir", required_argument, NULL, OPT_CACHE_DIR},
+    {"cache-disk", required_argument, NULL, OPT_CACHE_DISK},
     {"parallel", required_argument, NULL, OPT_PARALLEL},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"max-stall", required_argument, NULL, OPT_STALL},
@@ -168,6 +175,10 @@ int lg_worker_main(int argc, char **argv) {
             ok = lg_option_size(argv[0], "--cache-memory", optarg, &opt.cache_bytes);
             break;
         case OPT_NO_CACHE: opt.no_cache = true; break;
+        case OPT_CACHE_DIR: opt.cache_dir = optarg; break;
+        case OPT_CACHE_DISK:
+            ok = lg_option_size(argv[0], "--cache-disk", optarg, &opt.cache_disk_bytes);
+            break;
         case OPT_PARALLEL:
             ok = lg_option_u64(argv[0], "--parallel", optarg, 1, 4096, &n_seq);
             break;

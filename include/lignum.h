@@ -123,7 +123,9 @@ typedef struct lg_options {
         cache_bytes; /* of memory_bytes, for snapshots of kept texts; 0 = a share of what is left */
     uint64_t
         max_stall_us; /* longest step in which a prompt may hold up answers in the making; 0 = no limit */
-    lg_progress_fn *progress; /* may be NULL */
+    const char *cache_dir;     /* folder that keeps texts over a restart; NULL: none */
+    uint64_t cache_disk_bytes; /* most bytes in it; 0 = a quarter of what is free there */
+    lg_progress_fn *progress;  /* may be NULL */
     void *progress_ctx;
 } lg_options;
 
@@ -286,6 +288,9 @@ typedef struct lg_stats {
     uint64_t
         n_mixed_step; /* steps with answers and prompts: their time, as expected, and the sum of errors */
     uint64_t mixed_us, mixed_expected_us, mixed_error_us;
+    uint64_t n_file, file_bytes; /* files of kept texts */
+    uint64_t n_file_tok;         /* tokens whose state came back from files */
+    uint64_t n_file_written, n_file_refused, n_file_skipped; /* damaged or foreign; no room */
 } lg_stats;
 
 LG_API void lg_get_stats(const lg_engine *eng, lg_stats *stats);

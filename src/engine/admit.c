@@ -31,6 +31,7 @@ void lg_admit_put_back(lg_engine *eng, lg_seq *seq, bool keep) {
     seq->slot = UINT32_MAX;
     seq->n_done = 0;
     seq->n_preempt++;
+    seq->disk_asked = false;
     lg_queue_return(&eng->queue, seq);
 }
 
@@ -150,6 +151,7 @@ void lg_admit_run(lg_engine *eng) {
     for (lg_seq *seq; (seq = lg_queue_next(&eng->queue));) {
         if (!any_slot_free(eng) && !last_of(eng, LG_MAX_HOME, seq->priority)) return;
         if (hold(eng, seq)) continue;
+        if (lg_reuse_is_coming(eng, seq)) return; /* and who comes later may want it too */
         bool ok = admit(eng, seq);
         uint32_t home = ok ? LG_MAX_HOME : home_to_clear(eng, seq);
         while (!ok && home != LG_MAX_HOME) {
@@ -166,8 +168,11 @@ void lg_admit_run(lg_engine *eng) {
 static bool grow(lg_engine *eng, const lg_seq *seq) {
     lg_home *h = &eng->home[seq->home];
     if (pages_of(seq->sampler.n_id) <= h->state.n_page_of[seq->slot]) return true;
-    return lg_prefix_make_room(&h->prefix, 1, LG_PREFIX_NONE) &&
-           lg_state_grow(&h->state, seq->slot) == LG_OK;
+    if (!lg_prefix_make_room(&h->prefix, 1, LG_PREFIX_NONE) &&
+        !(eng->disk && lg_disk_yield(eng->disk) &&
+          lg_prefix_make_room(&h->prefix, 1, LG_PREFIX_NONE)))
+        return false;
+    return lg_state_grow(&h->state, seq->slot) == LG_OK;
 }
 
 void lg_admit_grow(lg_engine *eng) {

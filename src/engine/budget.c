@@ -107,6 +107,8 @@ typedef struct fit {
     uint32_t n_sample_vocab, n_batch_tok;
     lg_dtype kv;
     uint64_t cache_bytes; /* asked for, for snapshots */
+    bool disk;            /* kept texts go to files too */
+    uint64_t disk_limit;
     lg_backend_plan cost;
     uint64_t fixed_bytes;  /* weights, scratch, slots, our own tables */
     uint64_t own_bytes;    /* our own tables */
@@ -134,6 +136,7 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
     f->own_bytes = lg_state_bytes(n_seq, b->opt.n_page, n_ctx) +
                    lg_store_bytes(2 * n_seq, n_ctx) +
                    (uint64_t)n_seq * (per_seq * sizeof(uint32_t) + 1024);
+    if (f->disk) f->own_bytes += lg_disk_memory(f->disk_limit, n_ctx, &f->cost);
     f->fixed_bytes = f->weight_bytes + f->cost.scratch_bytes + n_seq * f->cost.slot_bytes +
                      f->own_bytes + f->cache_bytes;
     f->needed_bytes = f->fixed_bytes + per_seq * f->cost.page_bytes;
@@ -205,6 +208,9 @@ static lg_status check(const lg_config *cfg, const lg_options *opt, lg_err *err)
     if (opt->no_cache && opt->cache_bytes)
         return LG_FAIL(err, LG_E_ARG, "cache_bytes: found %" PRIu64 " together with no_cache",
                        opt->cache_bytes);
+    if (opt->cache_dir && opt->no_cache)
+        return LG_FAIL(err, LG_E_ARG, "cache_dir: found '%s' together with no_cache",
+                       opt->cache_dir);
     return LG_OK;
 }
 
@@ -262,7 +268,9 @@ lg_status lg_budget_fit_ranks(const lg_config *cfg, const lg_options *opt,
              .n_sample_vocab = n_sample_vocab,
              .n_batch_tok = n_batch_tok,
              .kv = lg_kv_of(opt->kv),
-             .cache_bytes = opt->cache_bytes};
+             .cache_bytes = opt->cache_bytes,
+             .disk = opt->cache_dir && !opt->no_cache,
+             .disk_limit = opt->cache_disk_bytes};
     for (;;) {
         cost(&f, n_ctx, n_seq, b);
         if (f.needed_bytes <= bytes) break;

@@ -7,6 +7,7 @@
  *   state    pages and slots; store: token buffers   prefix  (prefix.h) which beginnings are kept
  *   home     where a sequence lives: one rank of a group has one state and one prefix tree; alone there is one home
  *   reuse    what an engine takes from them and gives to them                   cost    (cost.h) how long steps take
+ *   disk     (disk.h) kept beginnings in files
  *
  * One thread owns an engine.  Everything is allocated at open; lg_submit allocates the request; lg_step and lg_next_event
  * allocate nothing.  Tests put another backend under it with lg_engine_open.
@@ -15,7 +16,7 @@
 #define LG_ENGINE_ENGINE_H
 
 #include "engine/cost.h"
-#include "engine/prefix.h"
+#include "engine/disk.h"
 #include "model/tokenizer.h"
 
 #define LG_MAX_WAIT       4096 /* requests in the queue; one more gets LG_AGAIN */
@@ -126,6 +127,7 @@ struct lg_seq {
     uint32_t hit_pos;    /* the same at the last one */
     uint32_t branch_pos; /* where the text leaves what is kept; 0: nowhere */
     uint32_t snap_pos;   /* last snapshot on this text, 0: none */
+    bool disk_asked;     /* what files have of it is in memory, or not worth reading */
     /* text */
     lg_detok detok;
     lg_stop stop;
@@ -293,6 +295,9 @@ uint32_t lg_home_choose(const lg_engine *eng, const lg_seq *seq, const bool *tri
 /* Choose the numbers for parts.budget. */
 void lg_reuse_open(lg_engine *eng);
 
+/* Whether files have more of a waiting sequence's ids than memory, and it is being read: wait. */
+bool lg_reuse_is_coming(lg_engine *eng, lg_seq *seq);
+
 /* Give a waiting sequence a home, a slot and pages for its ids, and bring back the longest kept beginning of them.  eng->spare
  * pages more for each sequence that runs there stay free.  false: no room yet in any home. */
 bool lg_reuse_admit(lg_engine *eng, lg_seq *seq);
@@ -377,6 +382,7 @@ typedef struct lg_engine_parts {
     const char *name;           /* copied */
     uint32_t n_owner;           /* owners of the backend, at most LG_MAX_HOME; 0 means 1 */
     lg_budget budget;           /* of each owner; max_tok is of a step of all together */
+    lg_disk_opt disk;           /* dir is copied; one owner only */
     uint64_t (*clock_us)(void); /* NULL: lg_clock_us */
     void (*release)(void *ctx);
     void *ctx;
@@ -391,6 +397,7 @@ struct lg_engine {
     lg_home *home; /* [n_home], one for each owner */
     uint32_t n_home;
     lg_reuse reuse;
+    lg_disk *disk; /* NULL: no files */
     lg_sched sched;
     lg_cost cost;
     lg_store store;

@@ -5,8 +5,10 @@
  * Thread: the engine's.  Memory: what is opened here lives until lg_close.  Test: tests/unit/test_eval.c */
 #include "engine/engine.h"
 #include "engine/ranks.h"
+#include "model/identity.h"
 #include "model/text.h"
 
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +58,26 @@ static lg_status plan(const lg_options *opt, folder *f, const lg_backend_ops *op
     return st;
 }
 
+/* What the bits of kept texts depend on: the weights, this build (with the processor features that it uses), how products are
+ * computed and how keys and values are stored. */
+static lg_status identify(const lg_options *opt, const lg_budget *b, lg_disk_opt *disk,
+                          lg_err *err) {
+    uint8_t weights[LG_IDENTITY_BYTES];
+    crypto_generichash_state s;
+    const char *build = lg_version(), *level = lg_kern_get()->name;
+    const uint8_t how[2] = {b->opt.exact, (uint8_t)b->opt.kv};
+    *disk = (lg_disk_opt){.dir = opt->cache_dir, .limit_bytes = opt->cache_disk_bytes};
+    if (!opt->cache_dir) return LG_OK;
+    LG_TRY(lg_identity_of(opt->model_path, weights, err));
+    crypto_generichash_init(&s, NULL, 0, sizeof disk->model);
+    crypto_generichash_update(&s, weights, sizeof weights);
+    crypto_generichash_update(&s, (const uint8_t *)build, strlen(build) + 1);
+    crypto_generichash_update(&s, (const uint8_t *)level, strlen(level) + 1);
+    crypto_generichash_update(&s, how, sizeof how);
+    crypto_generichash_final(&s, disk->model, sizeof disk->model);
+    return LG_OK;
+}
+
 void lg_options_init(lg_options *opt) {
     *opt = (lg_options){0};
 }
@@ -95,6 +117,7 @@ lg_status lg_open(const lg_options *opt, lg_engine **eng, lg_err *err) {
                                     &f->w, err),
                     st, fail);
     }
+    LG_TRY_GOTO(identify(opt, &parts.budget, &parts.disk, err), st, fail);
     parts.w = f->w;
     parts.pool = f->pool;
     parts.n_thread = lg_pool_n_thread(f->pool);

@@ -22,6 +22,13 @@ void lg_pages_hold(lg_pages *p, uint32_t page) {
     if (p->n_seq[page]++ == 0 && p->n_node[page]) p->n_cached--;
 }
 
+uint32_t lg_pages_take(lg_pages *p) {
+    LG_ASSERT(p->n_free > 0);
+    uint32_t page = p->stack[--p->n_free];
+    lg_pages_hold(p, page);
+    return page;
+}
+
 void lg_pages_drop(lg_pages *p, uint32_t page) {
     LG_ASSERT(p->n_seq[page] > 0);
     if (--p->n_seq[page]) return;
@@ -63,6 +70,7 @@ static void carve(lg_prefix *t, lg_arena *a) {
     t->bucket = lg_arena_take(a, t->n_bucket, sizeof *t->bucket);
     t->snap_free = lg_arena_take(a, t->n_snap, sizeof *t->snap_free);
     t->snap_node = lg_arena_take(a, t->n_snap, sizeof *t->snap_node);
+    t->snap_hold = lg_arena_take(a, t->n_snap, sizeof *t->snap_hold);
 }
 
 static lg_prefix sized(uint32_t n_page, uint32_t n_snap) {
@@ -100,6 +108,7 @@ lg_status lg_prefix_init(lg_prefix *t, lg_pages *pages, uint32_t n_snap, uint64_
     for (uint32_t i = 0; i < n_snap; i++) {
         t->snap_free[i] = n_snap - 1 - i;
         t->snap_node[i] = NONE;
+        t->snap_hold[i] = 0;
     }
     t->n_snap_free = n_snap;
     return LG_OK;
@@ -159,7 +168,7 @@ static void drop_snap(lg_prefix *t, uint32_t at) {
     lg_prefix_node *n = &t->node[at];
     if (n->snap == NONE) return;
     t->snap_node[n->snap] = NONE;
-    t->snap_free[t->n_snap_free++] = n->snap;
+    if (t->snap_hold[n->snap] == 0) t->snap_free[t->n_snap_free++] = n->snap;
     t->n_kept--;
     n->snap = NONE;
 }
@@ -288,6 +297,7 @@ static bool evict(lg_prefix *t, bool for_pages, uint32_t keep) {
     for (uint32_t i = 0; i < t->n_snap; i++) {
         uint32_t at = t->snap_node[i];
         if (at == NONE || at == keep || (for_pages && t->node[at].child != NONE)) continue;
+        if (!for_pages && t->snap_hold[i]) continue; /* its number would not become free */
         loss l = loss_of(t, at);
         bool better = l.score < least.score;
         if (for_pages && (l.n_page > 0) != (least.n_page > 0)) better = l.n_page > 0;
@@ -317,6 +327,17 @@ bool lg_prefix_make_room(lg_prefix *t, uint32_t n, uint32_t keep) {
 uint32_t lg_prefix_reserve(lg_prefix *t) {
     if (t->n_snap_free == 0 && !evict(t, false, NONE)) return NONE;
     return t->snap_free[--t->n_snap_free];
+}
+
+void lg_prefix_hold_snap(lg_prefix *t, uint32_t snap) {
+    LG_ASSERT(t->snap_node[snap] != NONE);
+    t->snap_hold[snap]++;
+}
+
+void lg_prefix_let_snap(lg_prefix *t, uint32_t snap) {
+    LG_ASSERT(t->snap_hold[snap] > 0);
+    if (--t->snap_hold[snap] == 0 && t->snap_node[snap] == NONE)
+        t->snap_free[t->n_snap_free++] = snap;
 }
 
 void lg_prefix_release(lg_prefix *t, uint32_t snap) {

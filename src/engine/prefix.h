@@ -29,6 +29,9 @@ typedef struct lg_pages {
 void lg_pages_hold(lg_pages *p, uint32_t page);
 void lg_pages_drop(lg_pages *p, uint32_t page);
 
+/* Take a free page (there is one), with a reference as of a sequence. */
+uint32_t lg_pages_take(lg_pages *p);
+
 typedef struct lg_prefix_node {
     uint64_t salt;
     uint32_t parent, child, next, prev; /* first child, siblings; LG_PREFIX_NONE */
@@ -46,8 +49,10 @@ typedef struct lg_prefix {
     uint32_t *bucket, n_bucket; /* a power of two */
     uint32_t *snap_free, n_snap, n_snap_free;
     uint32_t *snap_node; /* [n_snap] node that carries it, or LG_PREFIX_NONE */
-    uint32_t n_kept;     /* snapshots in the tree */
-    uint32_t pinned;     /* node that stays while a path grows, or LG_PREFIX_NONE */
+    uint32_t
+        *snap_hold;  /* [n_snap] readers: its number is not given out before they let it go */
+    uint32_t n_kept; /* snapshots in the tree */
+    uint32_t pinned; /* node that stays while a path grows, or LG_PREFIX_NONE */
     double clock;
     double page_cost; /* bytes of a page / bytes of a snapshot */
     uint64_t n_evicted, n_discarded;
@@ -87,6 +92,10 @@ bool lg_prefix_keep(lg_prefix *t, uint64_t salt, const uint32_t *ids, uint32_t n
 
 /* Give a reserved number back. */
 void lg_prefix_release(lg_prefix *t, uint32_t snap);
+
+/* Someone reads the memory of a kept snapshot; it may leave the tree meanwhile. */
+void lg_prefix_hold_snap(lg_prefix *t, uint32_t snap);
+void lg_prefix_let_snap(lg_prefix *t, uint32_t snap);
 
 /* Have n free pages, evicting if need be; never the node `keep` (LG_PREFIX_NONE: none), whose pages the caller holds.
  * false when that is impossible; texts may have been evicted in vain then, since pages that only `keep` needs cannot go. */

@@ -36,6 +36,24 @@ void lg_reuse_open(lg_engine *eng) {
 
 /* ---- at the beginning ---- */
 
+bool lg_reuse_is_coming(lg_engine *eng, lg_seq *seq) {
+    lg_prefix_hit hit;
+    if (!eng->disk || seq->disk_asked) return false;
+    lg_prefix_find(&eng->home->prefix, seq->salt, seq->sampler.ids, seq->sampler.n_id - 1,
+                   &hit);
+    if (lg_disk_ask(eng->disk, seq->salt, seq->sampler.ids, seq->sampler.n_id - 1, &hit))
+        return true;
+    seq->disk_asked = true;
+    return false;
+}
+
+/* n pages, and `spare` more that could be had. */
+static bool make_room(lg_home *h, uint32_t n, uint32_t spare, uint32_t keep_node) {
+    const lg_pages *p = &h->state.pages;
+    return (uint64_t)p->n_free + p->n_cached >= (uint64_t)n + spare &&
+           lg_prefix_make_room(&h->prefix, n, keep_node);
+}
+
 /* Reserve what seq needs with the first hit->pos positions from the tree; false: no room. */
 static bool reserve(lg_engine *eng, uint32_t home, lg_seq *seq, const lg_prefix_hit *hit) {
     lg_prefix *t = &eng->home[home].prefix;
@@ -48,8 +66,9 @@ static bool reserve(lg_engine *eng, uint32_t home, lg_seq *seq, const lg_prefix_
     for (uint32_t i = 0; i < n_page; i++) lg_pages_hold(&st->pages, page[i]);
     uint32_t spare =
         (uint32_t)(eng->home[home].n_run * eng->spare); /* what they may need soon */
-    bool ok = (uint64_t)st->pages.n_free + st->pages.n_cached >= (uint64_t)n_fresh + spare &&
-              lg_prefix_make_room(t, n_fresh, hit->node);
+    bool ok = make_room(&eng->home[home], n_fresh, spare, hit->node);
+    if (!ok && eng->disk && lg_disk_yield(eng->disk)) /* written later, or never */
+        ok = make_room(&eng->home[home], n_fresh, spare, hit->node);
     if (ok) ok = lg_state_reserve(st, need, page, n_full, &seq->slot) == LG_OK;
     if (ok && n_page > n_full)
         eng->parts.ops->copy_page(eng->be, home, page[n_full],
@@ -130,14 +149,22 @@ void lg_reuse_plan(lg_engine *eng, lg_seq *seq, lg_batch_seq *row) {
     }
 }
 
+static bool keep(lg_engine *eng, const lg_seq *seq, uint32_t n, const uint32_t *page,
+                 uint32_t snap) {
+    const uint32_t *ids = seq->sampler.ids;
+    if (!lg_prefix_keep(&eng->home[seq->home].prefix, seq->salt, ids, n, page, snap))
+        return false;
+    if (eng->disk) lg_disk_offer(eng->disk, seq->salt, ids, n, page, snap);
+    return true;
+}
+
 void lg_reuse_harvest(lg_engine *eng, lg_seq *seq, const lg_batch_seq *row, bool ok) {
     lg_home *h = &eng->home[seq->home];
     const uint32_t *page = h->state.page + (size_t)seq->slot * h->state.max_page;
     for (uint32_t i = 0; i < row->n_save; i++) {
         uint32_t snap = row->save[i].snap;
         if (ok) {
-            lg_prefix_keep(&h->prefix, seq->salt, seq->sampler.ids,
-                           row->pos + row->save[i].n_row, page, snap);
+            keep(eng, seq, row->pos + row->save[i].n_row, page, snap);
         } else {
             lg_prefix_release(&h->prefix, snap);
         }
@@ -154,11 +181,13 @@ bool lg_reuse_end(lg_engine *eng, lg_seq *seq) {
     uint64_t start_us = lg_engine_now_us(eng);
     eng->parts.ops->save(eng->be, seq->home, seq->slot, seq->n_done, snap);
     lg_cost_learn_copy(&eng->cost, (double)(lg_engine_now_us(eng) - start_us));
-    return lg_prefix_keep(&h->prefix, seq->salt, seq->sampler.ids, seq->n_done,
-                          h->state.page + (size_t)seq->slot * h->state.max_page, snap);
+    return keep(eng, seq, seq->n_done, h->state.page + (size_t)seq->slot * h->state.max_page,
+                snap);
 }
 
 void lg_reuse_discard(lg_engine *eng, lg_seq *seq) {
     lg_prefix_discard(&eng->home[seq->home].prefix, seq->salt, seq->sampler.ids, seq->n_done,
                       seq->hit_pos);
+    if (eng->disk)
+        lg_disk_discard(eng->disk, seq->salt, seq->sampler.ids, seq->n_done, seq->hit_pos);
 }

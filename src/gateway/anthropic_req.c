@@ -205,6 +205,7 @@ static const lg_field fields[] = {
     {"metadata", "object", M, lg_request_pass_object, 0, 0, 0, false, 0},
     {"priority", "integer", M, lg_request_take_priority, 0, 0, 0, false, 0},
     {"service_tier", "string", M, take_service_tier, 0, 0, 0, false, 0},
+    {"cache_salt", "string", BOTH, lg_request_take_cache_salt, 0, 0, 0, false, 0},
     {"cache_control", "object", BOTH, lg_request_pass_object, 0, 0, 0, false, 0},
     /* understood and not offered */
     {"container", NULL, M, lg_request_never, 0, 0, 0, false, 0},

@@ -53,7 +53,7 @@ struct lg_server {
     uint64_t drain_from_us, drain_until_us;
     lg_status status;
     lg_err err;
-    void (*on_ready)(const lg_gateway_opt *opt, const char *url);
+    void (*on_ready)(const lg_gateway_opt *opt, const lg_info *info, const char *url);
 };
 
 /* A new client: turned away when there are too many, else read from the loop on. */

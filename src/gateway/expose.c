@@ -3,6 +3,7 @@
  * In: lg_gateway_stats, lg_super, lg_stats.   Out: Prometheus text.  Names carry the unit; counters never fall.
  * Thread: gateway.  Test: tests/e2e/test_http.py */
 #include "gateway/gateway.h"
+#include "gateway/replay.h"
 
 #include <stdio.h>
 
@@ -56,6 +57,8 @@ void lg_expose_metrics(const lg_gateway *g, lg_buf *b) {
     uint32_t n_sent, n_held;
     lg_supervise_count(g->sup, &n_sent, &n_held);
     uint64_t up = lg_supervise_get_state(g->sup) == LG_SUPER_READY;
+    uint64_t n_kept = 0, kept_bytes = 0, n_used = 0;
+    if (g->model.replay) lg_replay_count(g->model.replay, &n_kept, &kept_bytes, &n_used);
     uint32_t running = w->n_running < n_sent ? w->n_running : n_sent;
     const struct {
         const char *name, *type, *help;
@@ -106,6 +109,19 @@ void lg_expose_metrics(const lg_gateway *g, lg_buf *b) {
          "Requests that waited for a running prompt that begins alike.", w->n_held},
         {"lignum_recomputed_tokens_total", "counter",
          "Tokens computed again for requests that were put back.", w->n_again_tok},
+        {"lignum_cache_files", "gauge", "Files of kept prefixes (--cache-dir).", w->n_file},
+        {"lignum_cache_file_bytes", "gauge", "Their bytes.", w->file_bytes},
+        {"lignum_cache_files_written_total", "counter", "Files written.", w->n_file_written},
+        {"lignum_cache_file_tokens_total", "counter",
+         "Tokens whose state came back from files.", w->n_file_tok},
+        {"lignum_cache_files_refused_total", "counter",
+         "Damaged or foreign files that were removed.", w->n_file_refused},
+        {"lignum_cache_files_skipped_total", "counter",
+         "Prefixes that could not be written: full folder or busy disk.", w->n_file_skipped},
+        {"lignum_replay_answers", "gauge", "Answers kept in their own ids.", n_kept},
+        {"lignum_replay_bytes", "gauge", "Their bytes.", kept_bytes},
+        {"lignum_replay_turns_total", "counter", "Turns of prompts that were put in such ids.",
+         n_used},
         {"lignum_connections", "gauge", "Open client connections.", s->n_conn},
         {"lignum_connections_total", "counter", "Accepted client connections.",
          s->n_conn_total},

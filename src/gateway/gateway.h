@@ -12,6 +12,7 @@
  *   history    conversations for previous_response_id       tokenize  /tokenize, /detokenize
  *   openapi    the tables of fields as a document            notice    what the log says once
  *   argval     text of an argument -> JSON, by schema
+ *   replay     turns of the assistant in the ids that were made
  *
  * A request's way: server reads it -> routes finds the route, its lg_wire parses it -> one job with one flight for each
  * choice -> supervise sends them over the link -> events come back -> the lg_wire writes -> server sends.
@@ -50,6 +51,8 @@ typedef struct lg_gateway_opt {
     uint64_t restart_us;       /* how long answers wait for a lost worker */
     uint64_t ping_us;          /* a stream that is silent for so long shows that it lives */
     bool keep_header, lenient; /* see lg_oai_model */
+    bool share_cache;          /* prefixes are shared by all keys */
+    bool no_replay;            /* every turn of the assistant is rendered from its text */
     const char *keys_path;     /* NULL: nobody is asked for a key */
     const char *tls_cert, *tls_key, *tls_client_ca; /* files; NULL: no TLS */
     bool insecure; /* listen beyond this machine without keys or TLS */
@@ -65,11 +68,12 @@ typedef struct lg_gateway_opt {
 
 void lg_gateway_opt_init(lg_gateway_opt *opt);
 
-/* Serve until SIGTERM or SIGINT.  on_ready is called once, with the address "http://host:port", when the model is loaded.
+/* Serve until SIGTERM or SIGINT.  on_ready is called once, with what was loaded and the address "http://host:port".
  * LG_OK after a drain; otherwise *err: LG_E_IO (address in use, ...), what the worker said when the model did not load,
  * LG_E_NOMEM. */
 lg_status lg_server_run(const lg_gateway_opt *opt,
-                        void (*on_ready)(const lg_gateway_opt *opt, const char *url),
+                        void (*on_ready)(const lg_gateway_opt *opt, const lg_info *info,
+                                         const char *url),
                         lg_err *err);
 
 /* ---- supervise.c: the worker and what runs in it ---- */

@@ -165,6 +165,7 @@ static const lg_field fields[] = {
     /* harmless */
     {"user", "string", BOTH, lg_request_pass_string, 0, 0, 0, false, 0},
     {"safety_identifier", "string", LG_AT_CHAT, lg_request_pass_string, 0, 0, 0, false, 0},
+    {"cache_salt", "string", BOTH, lg_request_take_cache_salt, 0, 0, 0, false, 0},
     {"prompt_cache_key", "string", LG_AT_CHAT, lg_request_pass_string, 0, 0, 0, false, 0},
     {"metadata", "object", LG_AT_CHAT, lg_request_pass_object, 0, 0, 0, false, 0},
     {"priority", "integer", BOTH, lg_request_take_priority, 0, 0, 0, false, 0},

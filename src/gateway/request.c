@@ -5,8 +5,11 @@
  * fuzz/fuzz_openai.c */
 #include "gateway/request.h"
 
+#include "base/num.h"
 #include "gateway/notice.h"
+#include "gateway/replay.h"
 
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -254,15 +257,21 @@ bool lg_request_take_template_kwargs(lg_parse *p, const lg_field *f, const lg_js
     bool x;
     if (v->kind != LG_JSON_OBJECT) return lg_request_bad(p, f->name, v, "an object");
     for (const lg_json *m = v->child; m; m = m->next) {
-        if (!lg_request_key_is(m, "enable_thinking")) {
+        bool preserve = lg_request_key_is(m, "preserve_thinking");
+        if (!preserve && !lg_request_key_is(m, "enable_thinking")) {
             if (!lg_request_unknown(p, f->name, m)) return false;
             continue;
         }
         if (m->kind == LG_JSON_NULL) continue;
         if (!lg_json_bool(m, &x))
-            return lg_request_bad(p, "chat_template_kwargs.enable_thinking", m,
-                                  "true or false");
-        if (p->thinking < 0) p->thinking = x;
+            return lg_request_bad(p,
+                                  preserve ? "chat_template_kwargs.preserve_thinking"
+                                           : "chat_template_kwargs.enable_thinking",
+                                  m, "true or false");
+        if (preserve)
+            p->preserve_thinking = x;
+        else if (p->thinking < 0)
+            p->thinking = x;
     }
     return true;
 }
@@ -302,6 +311,23 @@ bool lg_request_take_tier(lg_parse *p, const lg_field *f, const lg_json *v) {
     p->req->priority = flex ? LG_REQUEST_TIER_FLEX : LG_REQUEST_TIER_PRIORITY;
     p->req->has_priority = true;
     return true;
+}
+
+bool lg_request_take_cache_salt(lg_parse *p, const lg_field *f, const lg_json *v) {
+    uint8_t hash[16];
+    if (v->kind != LG_JSON_STRING || v->text_len == 0)
+        return lg_request_bad(p, f->name, v, "a string that is not empty");
+    crypto_generichash(hash, sizeof hash, (const uint8_t *)v->text, v->text_len, NULL, 0);
+    p->req->salt = lg_num_load64(hash) | 1;
+    return true;
+}
+
+uint64_t lg_request_salt(uint64_t key, const lg_oai_req *r) {
+    uint8_t hash[16];
+    if (!r->salt) return key;
+    crypto_generichash(hash, sizeof hash, (const uint8_t *)&r->salt, sizeof r->salt,
+                       (const uint8_t *)&(uint64_t[2]){key, 0}, 16);
+    return lg_num_load64(hash);
 }
 
 bool lg_request_take_parallel(lg_parse *p, const lg_field *f, const lg_json *v) {
@@ -456,6 +482,21 @@ void lg_oai_close(lg_oai_req **req) {
 
 /* ---- Prompts ---- */
 
+/* The prompt's ids with kept turns in their own.  false: that would not fit, or the text is not for the model. */
+static bool replay(lg_parse *p, const lg_chat *chat, lg_status *st, lg_err *err) {
+    lg_oai_req *r = p->req;
+    const lg_oai_model *m = r->model;
+    uint32_t wants =
+        p->max_tokens > p->max_completion_tokens ? p->max_tokens : p->max_completion_tokens;
+    if (!m->replay || p->at == LG_AT_TOKENIZE) return false;
+    *st = lg_replay_encode(m->replay, lg_request_salt(m->tenant, r), chat, m->tok, &r->ids,
+                           r->replay_key, err);
+    if (*st != LG_OK) return true;
+    r->replayable = r->ids.n + (wants ? wants : 1) <= m->n_ctx;
+    if (!r->replayable) r->ids.n = 0; /* reasoning that the client took out may be too much */
+    return r->replayable;
+}
+
 bool lg_request_render(lg_parse *p, const lg_json *messages) {
     lg_oai_req *r = p->req;
     lg_chat chat = {0};
@@ -467,8 +508,12 @@ bool lg_request_render(lg_parse *p, const lg_json *messages) {
                        .no_think = no_think,
                        .parse_arguments = true,
                        .developer_is_system = true,
-                       .relaxed = true};
-    lg_status st = lg_chat_encode(&opt, r->model->tok, &chat, &r->ids, &err);
+                       .relaxed = true,
+                       .preserve_thinking = p->preserve_thinking};
+    lg_status st = lg_chat_render(&opt, &chat, &err);
+    if (st == LG_OK && !replay(p, &chat, &st, &err))
+        st = lg_tokenizer_encode(r->model->tok, lg_buf_str(&chat.text), chat.text.len_bytes,
+                                 chat.span, chat.n_span, true, &r->ids, &err);
     r->opened_think = chat.opened_think;
     lg_chat_fini(&chat);
     return st == LG_OK || lg_request_refuse_prompt(p, st, &err);

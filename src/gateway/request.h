@@ -23,6 +23,8 @@ typedef struct lg_oai_model {
     struct lg_history *history; /* for previous_response_id, or NULL */
     bool lenient;               /* unknown fields are told in the log and ignored */
     struct lg_notice *notice;   /* what the log has said, or NULL */
+    struct lg_replay *replay;   /* turns of the assistant in their own ids, or NULL */
+    uint64_t tenant;  /* who asks: set for each request before it is parsed; 0 without keys */
     bool keep_header; /* leave the changing header line in system prompts of /v1/messages */
 } lg_oai_model;
 
@@ -43,7 +45,10 @@ typedef struct lg_oai_req {
     bool chat; /* from messages, its output is parsed; else plain text */
     bool stream, include_usage;
     bool opened_think;
-    lg_ids ids; /* prompt */
+    lg_ids ids;             /* prompt */
+    uint64_t salt;          /* hash of cache_salt; 0: none was given */
+    bool replayable;        /* replay_key is set */
+    uint8_t replay_key[16]; /* names the prompt: LG_REPLAY_KEY_BYTES */
     lg_params params;
     uint32_t max_tokens;   /* 0 = until the context is full */
     uint32_t think_budget; /* most ids of reasoning; 0 = no limit of its own */
@@ -110,7 +115,8 @@ struct lg_parse {
     const lg_json *messages, *tools, *prompt;               /* as given */
     const lg_json *text, *system, *instructions, *previous; /* other formats */
     int thinking; /* enable_thinking: -1 not given, 0, 1 */
-    int asked;    /* the same by `thinking` of Messages */
+    bool preserve_thinking;
+    int asked; /* the same by `thinking` of Messages */
     bool effort_given, effort_none, no_tools, logprobs, stream_options;
     int top_logprobs; /* -1 not given */
     uint32_t max_tokens, max_completion_tokens;
@@ -155,10 +161,13 @@ lg_field_fn lg_request_take_model, lg_request_take_bool, lg_request_take_float,
     lg_request_take_max_tokens, lg_request_take_top_k, lg_request_take_seed,
     lg_request_take_ignore_eos, lg_request_take_stop, lg_request_take_messages,
     lg_request_take_thinking, lg_request_take_template_kwargs, lg_request_take_effort,
-    lg_request_take_budget, lg_request_take_priority, lg_request_take_tier,
-    lg_request_take_parallel, lg_request_take_logit_bias, lg_request_pass_string,
-    lg_request_pass_object, lg_request_only_false, lg_request_only_true, lg_request_only_one,
-    lg_request_never;
+    lg_request_take_budget, lg_request_take_cache_salt, lg_request_take_priority,
+    lg_request_take_tier, lg_request_take_parallel, lg_request_take_logit_bias,
+    lg_request_pass_string, lg_request_pass_object, lg_request_only_false, lg_request_only_true,
+    lg_request_only_one, lg_request_never;
+
+/* Who shares kept texts with this request: the key's number and the request's cache_salt as one. */
+uint64_t lg_request_salt(uint64_t key, const lg_oai_req *r);
 
 /* An integer within the field's range. */
 bool lg_request_take_count(lg_parse *p, const lg_field *f, const lg_json *v, uint32_t *out);

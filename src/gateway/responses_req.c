@@ -226,6 +226,7 @@ static const lg_field fields[] = {
     {"client_metadata", "object", R, lg_request_pass_object, 0, 0, 0, false, 0},
     {"user", "string", R, lg_request_pass_string, 0, 0, 0, false, 0},
     {"safety_identifier", "string", R, lg_request_pass_string, 0, 0, 0, false, 0},
+    {"cache_salt", "string", R, lg_request_take_cache_salt, 0, 0, 0, false, 0},
     {"prompt_cache_key", "string", R, lg_request_pass_string, 0, 0, 0, false, 0},
     {"prompt_cache_retention", "string", R, lg_request_pass_string, 0, 0, 0, false, 0},
     {"priority", "integer", R, lg_request_take_priority, 0, 0, 0, false, 0},

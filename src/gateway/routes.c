@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "gateway/openapi.h"
+#include "gateway/replay.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +21,8 @@ typedef struct choice {
     lg_flight *flight; /* NULL when it has ended */
     uint64_t last_us;  /* its last token; 0: none yet */
     bool thought;      /* its reasoning has ended */
-    lg_ids made;       /* with a thinking budget: the ids of its reasoning */
+    lg_ids made;       /* of a chat: all ids of the answer, and their text */
+    lg_buf text;
     uint32_t n_before; /* ids before the flight at hand */
 } choice;
 
@@ -109,6 +111,11 @@ void lg_routes_bad(lg_gateway *g, lg_conn *c, int status, const char *reason) {
     refuse(g, c, LG_ROUTE_OTHER, status, "bad_http_request", reason);
 }
 
+/* A number for whoever a key belongs to; 0 without keys. */
+static uint64_t tenant_of(const lg_key *key) {
+    return key ? lg_num_load64(key->hash) : 0;
+}
+
 /* ---- Jobs ---- */
 
 static void job_free(lg_job *j) {
@@ -117,6 +124,7 @@ static void job_free(lg_job *j) {
         if (j->choice[i].flight) lg_supervise_cancel(g->sup, j->choice[i].flight);
         if (j->out[i]) j->wire->out_close(&j->out[i]);
         lg_ids_fini(&j->choice[i].made);
+        lg_buf_fini(&j->choice[i].text);
     }
     *(j->prev ? &j->prev->next : &g->jobs) = j->next;
     if (j->next) j->next->prev = j->prev;
@@ -213,7 +221,6 @@ static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost);
 /* Submit choice i of the job: `ids`, of which the last ch->n_before were made for it already. */
 static lg_status submit(lg_job *j, uint32_t i, const lg_ids *ids) {
     const lg_oai_req *q = j->req;
-    uint64_t client = j->key ? lg_num_load64(j->key->hash) : 0;
     choice *ch = &j->choice[i];
     lg_request r = {.ids = ids->id,
                     .n_id = (uint32_t)ids->n,
@@ -223,11 +230,30 @@ static lg_status submit(lg_job *j, uint32_t i, const lg_ids *ids) {
                     .n_stop = q->n_stop,
                     .bias = q->bias,
                     .n_bias = q->n_bias,
-                    .cache_salt = client,
-                    .client = client,
+                    .cache_salt =
+                        lg_request_salt(j->g->opt->share_cache ? 0 : tenant_of(j->key), q),
+                    .client = tenant_of(j->key),
                     .priority = lg_keys_priority(j->key, q->has_priority, q->priority)};
     r.params.choice = i;
     return lg_supervise_submit(j->g->sup, &r, on_flight, ch, &ch->flight);
+}
+
+/* ---- What a chat's answer is made of ---- */
+
+static lg_status note(choice *ch, const lg_event *e) {
+    if (!ch->job->req->chat) return LG_OK;
+    lg_buf_put(&ch->text, e->text, e->len_bytes);
+    if (ch->text.failed) return LG_E_NOMEM;
+    return e->kind == LG_EVENT_TOKEN ? lg_ids_push(&ch->made, e->token) : LG_OK;
+}
+
+/* A turn that the model has ended is kept in its ids. */
+static void keep_turn(const lg_job *j, const choice *ch, const lg_event *e) {
+    const lg_oai_req *q = j->req;
+    if (!q->replayable || e->finish != LG_FINISH_EOS || ch->made.n == 0) return;
+    if (ch->made.id[ch->made.n - 1] != lg_tokenizer_added(q->model->tok, "<|im_end|>")) return;
+    lg_replay_put(q->model->replay, q->replay_key, q->tools, q->opened_think, q->one_call,
+                  &ch->text, ch->made.id, ch->made.n);
 }
 
 /* ---- Thinking budget ---- */
@@ -242,7 +268,6 @@ static lg_status spend(choice *ch, const lg_event *e, bool *over) {
     ch->thought = e->token == lg_tokenizer_added(tok, "</think>") ||
                   (q->tools && e->token == lg_tokenizer_added(tok, "<tool_call>"));
     if (ch->thought) return LG_OK;
-    LG_TRY(lg_ids_push(&ch->made, e->token));
     *over = ch->made.n >= q->think_budget &&
             (e->len_bytes > 0 || ch->made.n >= (size_t)q->think_budget + LONGEST_SPLIT);
     return LG_OK;
@@ -252,7 +277,7 @@ static lg_status spend(choice *ch, const lg_event *e, bool *over) {
 static lg_status think_no_more(lg_job *j, uint32_t i, const lg_ids *close, lg_ids *ids) {
     const lg_oai_req *q = j->req;
     choice *ch = &j->choice[i];
-    size_t n_before = ch->made.n + close->n;
+    size_t n_made = ch->made.n, n_before = n_made + close->n;
     ch->thought = true;
     if (q->max_tokens && n_before >= q->max_tokens) return LG_OK; /* no room: it ends anyway */
     if (q->ids.n + n_before >= q->model->n_ctx) return LG_OK;
@@ -260,13 +285,14 @@ static lg_status think_no_more(lg_job *j, uint32_t i, const lg_ids *close, lg_id
     ch->flight = NULL;
     ch->n_before = (uint32_t)n_before;
     for (size_t k = 0; k < q->ids.n; k++) LG_TRY(lg_ids_push(ids, q->ids.id[k]));
-    for (size_t k = 0; k < ch->made.n; k++) LG_TRY(lg_ids_push(ids, ch->made.id[k]));
+    for (size_t k = 0; k < n_made; k++) LG_TRY(lg_ids_push(ids, ch->made.id[k]));
     for (size_t k = 0; k < close->n; k++) {
         lg_event e = {.kind = LG_EVENT_TOKEN, .token = close->id[k]};
         bool added, special;
         lg_tokenizer_piece(q->model->tok, e.token, &e.text, &e.len_bytes, &added, &special);
         LG_TRY(j->wire->event(j->out[i], &e, &j->sse));
         LG_TRY(lg_ids_push(ids, e.token));
+        LG_TRY(note(ch, &e));
     }
     if (j->key) lg_keys_spend(j->key, (uint32_t)close->n);
     return submit(j, i, ids);
@@ -316,14 +342,18 @@ static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost) {
         job_fail(j, &err);
         return;
     }
-    lg_status st = e->kind == LG_EVENT_TOKEN ? spend(ch, e, &over) : LG_OK;
+    lg_status st = note(ch, e);
+    if (st == LG_OK && e->kind == LG_EVENT_TOKEN) st = spend(ch, e, &over);
     if (st == LG_OK && over) st = end_thinking(j, (uint32_t)(ch - j->choice));
     if (st != LG_OK) {
         err = error_of_start(st);
         job_fail(j, &err);
         return;
     }
-    if (e->kind == LG_EVENT_DONE) j->n_done++;
+    if (e->kind == LG_EVENT_DONE) {
+        keep_turn(j, ch, e);
+        j->n_done++;
+    }
     if (!job_flush(j)) return;
     if (j->n_done == j->req->n_choice) job_finish(j);
 }
@@ -356,6 +386,7 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
         refuse(g, c, route, 503, "loading", "the model is still loading");
         return;
     }
+    g->model.tenant = tenant_of(lg_conn_get_key(c));
     if (!wire_of(route)->open(&g->model, lg_buf_str(&h->body), h->body.len_bytes, &req, &err)) {
         send_error(g, c, route, &err, retry_header(err.http));
         return;
@@ -461,7 +492,10 @@ static void answer_body(lg_gateway *g, lg_conn *c, lg_route route, lg_request_an
     lg_buf body = {0};
     if (g->model.n_ctx == 0) {
         refuse(g, c, route, 503, "loading", "the model is still loading");
-    } else if (fn(&g->model, lg_buf_str(&h->body), h->body.len_bytes, &body, &e)) {
+        return;
+    }
+    g->model.tenant = tenant_of(lg_conn_get_key(c));
+    if (fn(&g->model, lg_buf_str(&h->body), h->body.len_bytes, &body, &e)) {
         send_body(g, c, route, 200, "", &body);
     } else {
         lg_buf_fini(&body);

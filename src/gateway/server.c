@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "gateway/history.h"
 #include "gateway/notify.h"
+#include "gateway/replay.h"
 
 #include <errno.h>
 #include <event2/buffer.h>
@@ -18,6 +19,7 @@
 #include <sys/resource.h>
 
 #define HISTORY_BYTES ((size_t)16 << 20)         /* kept for previous_response_id */
+#define REPLAY_BYTES  ((size_t)32 << 20)         /* ids of answers: eight million */
 #define HISTORY_US    ((uint64_t)3600 * 1000000) /* for so long */
 
 enum {
@@ -62,7 +64,7 @@ static void on_start(void *ctx, const lg_link_ready *ready, const lg_err *failed
     sv->g.model.n_ctx = ready->info.n_ctx;
     sv->g.model.n_vocab = ready->info.n_token;
     lg_listen_url(&sv->listen, sv->tls ? "https" : "http", url, sizeof url);
-    if (sv->on_ready) sv->on_ready(sv->g.opt, url);
+    if (sv->on_ready) sv->on_ready(sv->g.opt, &ready->info, url);
     lg_listen_ready(&sv->listen);
     lg_notify_send(sv->notify, "READY=1");
 }
@@ -221,6 +223,8 @@ static lg_status open_all(lg_server *sv, lg_err *err) {
     LG_TRY(open_guard(sv, err));
     if (lg_history_open(HISTORY_BYTES, HISTORY_US, &sv->g.model.history) != LG_OK)
         return LG_FAIL(err, LG_E_NOMEM, "no memory for kept responses");
+    if (!opt->no_replay && lg_replay_open(REPLAY_BYTES, &sv->g.model.replay) != LG_OK)
+        return LG_FAIL(err, LG_E_NOMEM, "no memory for kept answers");
     LG_TRY(lg_listen_open(&sv->listen, sv->base, opt, on_accept, sv, err));
     sv->g.guard.check_host = sv->listen.loopback || opt->n_allow_host > 0;
     return lg_supervise_open(sv->base, &so, &sv->g.sup, err);
@@ -240,6 +244,7 @@ static void close_all(lg_server *sv) {
         if (ev[i]) event_free(ev[i]);
     if (sv->base) event_base_free(sv->base);
     lg_history_close(&sv->g.model.history);
+    lg_replay_close(&sv->g.model.replay);
     lg_tokenizer_close(&sv->g.tok);
     lg_mem_free(sv);
 }
@@ -260,7 +265,8 @@ void lg_gateway_opt_init(lg_gateway_opt *opt) {
 }
 
 lg_status lg_server_run(const lg_gateway_opt *opt,
-                        void (*on_ready)(const lg_gateway_opt *opt, const char *url),
+                        void (*on_ready)(const lg_gateway_opt *opt, const lg_info *info,
+                                         const char *url),
                         lg_err *err) {
     static const double ttft[] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,   2.5,
                                   5,    10,    20,   40,  80,   160, 320, 640};

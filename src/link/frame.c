@@ -155,16 +155,18 @@ void lg_link_put_event(lg_buf *out, uint64_t id, const lg_event *e) {
 }
 
 void lg_link_put_stats(lg_buf *out, const lg_stats *s) {
-    const uint64_t v[] = {s->n_step,        s->n_prefill_tok,  s->n_decode_tok,
-                          s->n_submitted,   s->n_done,         s->n_cancelled,
-                          s->n_failed,      s->n_nonfinite,    s->n_running,
-                          s->n_waiting,     s->n_page_free,    s->n_slot_free,
-                          s->step_us,       s->n_page_cached,  s->n_snapshot,
-                          s->n_prompt_tok,  s->n_hit_tok,      s->n_evicted,
-                          s->n_discarded,   s->n_preempt_kept, s->n_preempt_dropped,
-                          s->n_again_tok,   s->n_held,         s->n_cut_step,
-                          s->n_mixed_step,  s->mixed_us,       s->mixed_expected_us,
-                          s->mixed_error_us};
+    const uint64_t v[] = {s->n_step,         s->n_prefill_tok,  s->n_decode_tok,
+                          s->n_submitted,    s->n_done,         s->n_cancelled,
+                          s->n_failed,       s->n_nonfinite,    s->n_running,
+                          s->n_waiting,      s->n_page_free,    s->n_slot_free,
+                          s->step_us,        s->n_page_cached,  s->n_snapshot,
+                          s->n_prompt_tok,   s->n_hit_tok,      s->n_evicted,
+                          s->n_discarded,    s->n_preempt_kept, s->n_preempt_dropped,
+                          s->n_again_tok,    s->n_held,         s->n_cut_step,
+                          s->n_mixed_step,   s->mixed_us,       s->mixed_expected_us,
+                          s->mixed_error_us, s->n_file,         s->file_bytes,
+                          s->n_file_tok,     s->n_file_written, s->n_file_refused,
+                          s->n_file_skipped};
     size_t at = begin(out, LG_LINK_STATS);
     lg_buf_put(out, v, sizeof v);
     end(out, at);
@@ -377,7 +379,9 @@ static void get_stats(cursor *c, lg_stats *s) {
     s->n_discarded = get_u64(c);
     uint64_t *const last[] = {&s->n_preempt_kept, &s->n_preempt_dropped, &s->n_again_tok,
                               &s->n_held,         &s->n_cut_step,        &s->n_mixed_step,
-                              &s->mixed_us,       &s->mixed_expected_us, &s->mixed_error_us};
+                              &s->mixed_us,       &s->mixed_expected_us, &s->mixed_error_us,
+                              &s->n_file,         &s->file_bytes,        &s->n_file_tok,
+                              &s->n_file_written, &s->n_file_refused,    &s->n_file_skipped};
     for (size_t i = 0; i < LG_COUNT(last); i++) *last[i] = get_u64(c);
 }
 

@@ -79,13 +79,14 @@ static void scaffold(lg_chat *c, const char *s) {
 
 static void clear(lg_chat *c) {
     lg_buf_clear(&c->text);
-    c->n_span = 0;
+    c->n_span = c->n_turn = 0;
     c->opened_think = false;
 }
 
 void lg_chat_fini(lg_chat *c) {
     lg_buf_fini(&c->text);
     lg_mem_free(c->span);
+    lg_mem_free(c->turn);
     *c = (lg_chat){0};
 }
 
@@ -473,6 +474,22 @@ static void put_open_turn(render *r, const lg_json *given, slice think, slice co
     put_part(r, content, true);
 }
 
+/* Note where a turn lies; its end is the text's. */
+static void add_turn(lg_chat *c, lg_chat_turn turn) {
+    if (c->n_turn == c->cap_turn) {
+        size_t cap = c->cap_turn ? 2 * c->cap_turn : 16;
+        lg_chat_turn *p = lg_mem_realloc(c->turn, cap * sizeof *p);
+        if (!p) {
+            c->text.failed = true;
+            return;
+        }
+        c->turn = p;
+        c->cap_turn = cap;
+    }
+    turn.end = c->text.len_bytes;
+    c->turn[c->n_turn++] = turn;
+}
+
 static lg_status put_assistant(render *r, const lg_json *msg, size_t i_msg, slice content,
                                bool with_think) {
     const lg_json *given;
@@ -483,19 +500,26 @@ static lg_status put_assistant(render *r, const lg_json *msg, size_t i_msg, slic
         put_open_turn(r, given, think, content);
         return LG_OK;
     }
+    lg_chat_turn turn = {.msg = msg, .begin = r->out->text.len_bytes};
     scaffold(r->out, "<|im_start|>assistant\n");
     if (with_think) {
         scaffold(r->out, "<think>\n");
+        turn.think_begin = r->out->text.len_bytes;
         if (given)
             put_own(r->out, given->text, trim(given->text, (slice){0, given->text_len}));
         else
             put_part(r, think, true);
+        turn.think_end = r->out->text.len_bytes;
         scaffold(r->out, "\n</think>\n\n");
     }
+    turn.content_begin = r->out->text.len_bytes;
     put_part(r, content, true);
+    turn.content_end = r->out->text.len_bytes;
     /* content was trimmed: it is blank only when nothing is left of it */
     LG_TRY(put_calls(r, msg, i_msg, content.begin < content.end));
-    scaffold(r->out, "<|im_end|>\n");
+    scaffold(r->out, "<|im_end|>");
+    if (with_think) add_turn(r->out, turn);
+    scaffold(r->out, "\n");
     return LG_OK;
 }
 
@@ -517,7 +541,7 @@ static lg_status put_message(render *r, const lg_json *msg, const lg_json *prev,
         put_part(r, at, false);
         scaffold(r->out, "<|im_end|>\n");
     } else if (lg_json_is(role, "assistant")) {
-        return put_assistant(r, msg, i_msg, at, i_msg >= after);
+        return put_assistant(r, msg, i_msg, at, r->opt->preserve_thinking || i_msg >= after);
     } else if (lg_json_is(role, "tool")) {
         if (prev ? !lg_json_is(lg_json_get(prev, "role"), "tool") : r->opt->relaxed)
             scaffold(r->out, "<|im_start|>user");

@@ -21,13 +21,24 @@ typedef struct lg_chat_opt {
     bool developer_is_system;
     /* Conversations that the format refuses or closes, as clients send them: docs/CHAT.md, "Relaxed". */
     bool relaxed;
+    /* Every turn of the assistant keeps its reasoning, not only those after the last question. */
+    bool preserve_thinking;
 } lg_chat_opt;
+
+/* A closed turn of the assistant that was rendered with its reasoning: where it lies in the text. */
+typedef struct lg_chat_turn {
+    const lg_json *msg;
+    size_t begin, end; /* from "<|im_start|>assistant" to behind "<|im_end|>" */
+    size_t think_begin, think_end, content_begin, content_end; /* trimmed */
+} lg_chat_turn;
 
 /* The rendered prompt.  Caller's storage; = {0} before, lg_chat_fini after. */
 typedef struct lg_chat {
     lg_buf text;
     lg_span *span; /* owned; cover the text */
     size_t n_span, cap_span;
+    lg_chat_turn *turn; /* owned */
+    size_t n_turn, cap_turn;
     bool
         opened_think; /* the prompt ends inside <think>: what the model writes starts as reasoning */
 } lg_chat;

@@ -1,8 +1,13 @@
-"""test_cache.py - kept prefixes as a client sees them: what a chat reuses turn by turn, who shares with whom, the same answers."""
+"""test_cache.py - kept prefixes as a client sees them: what a chat and an agent reuse turn by turn, over a restart, who shares with
+whom, the same answers.
+"""
+import glob
+import json
 import os
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 import server
@@ -30,6 +35,84 @@ def three_turns(s):
         before = a["usage"]["prompt_tokens"]
         messages.append({"role": "assistant", "content": answers[-1][0]})
     return answers
+
+
+def wait_above(s, name, low):
+    """The worker's report may come a little later than the answer."""
+    until = time.monotonic() + 20
+    while s.metrics()[name] <= low:
+        assert time.monotonic() < until, (name, s.metrics()[name])
+        time.sleep(0.01)
+
+
+def with_dir(folder, *args, **more):
+    """Its stop() writes what is queued."""
+    return server.Server("--cache-dir", folder, *args, **more)
+
+
+def make_keys(folder, *names):
+    path, keys = os.path.join(folder, "keys"), {}
+    for name in names:
+        keys[name] = subprocess.run([server.LIGNUM, "keys", "add", path, "--name", name], capture_output=True, text=True,
+                                    check=True, timeout=30).stdout.strip()
+    return path, keys
+
+
+def ask_as(s, key, **more):
+    """Tokens reused for one and the same question."""
+    body = {"model": server.NAME, "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hello"}],
+            "temperature": 0, "max_tokens": 4, **more}
+    code, _, answer = s.request("POST", CHAT, body, headers={"Authorization": "Bearer " + key} if key else None)
+    assert code == 200, answer
+    return cached(answer)
+
+
+TOOL = {"name": "add", "description": "Add two numbers.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}}
+QUESTION = "Use the tool to add 840 and 487."
+STEPS = 5
+
+
+def chat_agent(s, think):
+    """(prompt, reused, made) of each step.  This client shows no reasoning and spells arguments anew."""
+    messages, rows = [{"role": "system", "content": "Be short and precise."}, {"role": "user", "content": QUESTION}], []
+    for i in range(STEPS):
+        a = s.chat({"model": server.NAME, "messages": messages, "tools": [{"type": "function", "function": TOOL}], "temperature": 0,
+                    "max_tokens": 60, "chat_template_kwargs": {"enable_thinking": think}})
+        m, u = a["choices"][0]["message"], a["usage"]
+        rows.append((u["prompt_tokens"], cached(a), u["completion_tokens"]))
+        m.pop("reasoning_content", None)
+        for c in m.get("tool_calls") or []:
+            c["function"]["arguments"] = json.dumps(json.loads(c["function"]["arguments"]), indent=2, sort_keys=True)
+        messages += [m, {"role": "tool", "content": str(1327 + i)}]
+    return rows
+
+
+def messages_agent(s, think):
+    messages, rows = [{"role": "user", "content": QUESTION}], []
+    for i in range(STEPS):
+        body = {"model": server.NAME, "messages": messages, "system": "Be short and precise.", "temperature": 0, "max_tokens": 1100,
+                "tools": [{"name": TOOL["name"], "description": TOOL["description"], "input_schema": TOOL["parameters"]}]}
+        if think:
+            body["thinking"] = {"type": "enabled", "budget_tokens": 1024}
+        code, _, a = s.post("/v1/messages", body)
+        assert code == 200, a
+        u = a["usage"]
+        reused = u["cache_read_input_tokens"]
+        rows.append((u["input_tokens"] + reused + (u.get("cache_creation_input_tokens") or 0), reused, u["output_tokens"]))
+        blocks = [b for b in a["content"] if b["type"] != "thinking"]
+        calls = [b for b in blocks if b["type"] == "tool_use"]
+        results = [{"type": "tool_result", "tool_use_id": c["id"], "content": str(1327 + i)} for c in calls]
+        messages += [{"role": "assistant", "content": blocks}]
+        if not calls:
+            break
+        messages += [{"role": "user", "content": results}]
+    return rows
+
+
+def shares(rows):
+    """What each step reuses of all tokens that the step before knew."""
+    return [reused / (prompt + made) for (prompt, _, made), (_, reused, _) in zip(rows, rows[1:])]
 
 
 class Cache(unittest.TestCase):
@@ -85,20 +168,107 @@ class Cache(unittest.TestCase):
 
     def test_keys_share_nothing(self):
         with tempfile.TemporaryDirectory() as folder:
-            path, keys = os.path.join(folder, "keys"), {}
-            for name in ("alice", "bob"):
-                keys[name] = subprocess.run([server.LIGNUM, "keys", "add", path, "--name", name], capture_output=True, text=True,
-                                            check=True, timeout=30).stdout.strip()
+            path, keys = make_keys(folder, "alice", "bob")
             with server.Server("--keys", path) as s:
-                body = {"model": server.NAME, "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hello"}],
-                        "temperature": 0, "max_tokens": 4}
-                got = []
-                for name in ("alice", "bob", "alice", "bob"):
-                    code, _, answer = s.request("POST", CHAT, body, headers={"Authorization": "Bearer " + keys[name]})
-                    self.assertEqual(code, 200, answer)
-                    got.append(cached(answer))
+                got = [ask_as(s, keys[name]) for name in ("alice", "bob", "alice", "bob")]
                 self.assertEqual(got[:2], [0, 0])
                 self.assertTrue(all(n > 400 for n in got[2:]), got)
+                # One key in front of many users: cache_salt keeps them apart.
+                got = [ask_as(s, keys["alice"], cache_salt=salt) for salt in ("x", "y", "x", "y")]
+                self.assertEqual(got[:2], [0, 0])
+                self.assertTrue(all(n > 400 for n in got[2:]), got)
+            with server.Server("--keys", path, "--share-cache") as s:
+                got = [ask_as(s, keys["alice"]), ask_as(s, keys["bob"]), ask_as(s, keys["bob"], cache_salt="x")]
+                self.assertEqual((got[0], got[2]), (0, 0))
+                self.assertGreater(got[1], 400)
+
+    def test_a_restart_forgets_nothing(self):
+        with tempfile.TemporaryDirectory() as top:
+            folder = os.path.join(top, "cache")
+            with with_dir(folder) as s:
+                first = three_turns(s)
+                self.assertEqual([a[:2] for a in first], [a[:2] for a in self.cold])
+                self.assertEqual(s.stop(), 0)  # writes what is queued
+            self.assertEqual(oct(os.stat(folder).st_mode & 0o777), "0o700")
+            files = glob.glob(os.path.join(folder, "*.kept"))
+            self.assertTrue(files)
+            self.assertEqual({oct(os.stat(f).st_mode & 0o777) for f in files}, {"0o600"})
+            with with_dir(folder) as s:
+                again = three_turns(s)
+                self.assertEqual([a[:2] for a in again], [a[:2] for a in self.cold])
+                for text, n_prompt, n_cached, before in again:
+                    self.assertGreaterEqual(n_cached, n_prompt - 64)
+                s.kill_worker()  # no chance to write anything
+                s.wait_metric("lignum_worker_up", 0)
+                s.wait_metric("lignum_worker_up", 1)
+                last = three_turns(s)
+                self.assertEqual([a[:3] for a in last], [a[:3] for a in again])
+                wait_above(s, "lignum_cache_file_tokens_total", 700)
+
+    def test_turns_after_a_restart_compute_their_tail(self):
+        """A server for each turn: every turn computes what is new and at most 64 tokens."""
+        with tempfile.TemporaryDirectory() as folder:
+            messages, before = [{"role": "system", "content": SYSTEM}], 0
+            for question, (text, n_prompt, _, _) in zip(("What is the capital of France?", "And of Japan?",
+                                                          "How many are two and three?"), self.cold):
+                messages.append({"role": "user", "content": question})
+                with with_dir(folder) as s:
+                    a = turn(s, messages)
+                    self.assertEqual(a["choices"][0]["message"]["content"], text)
+                    self.assertEqual(a["usage"]["prompt_tokens"], n_prompt)
+                    self.assertGreaterEqual(cached(a), before - 64 if before else 0)
+                    before = n_prompt
+                    messages.append({"role": "assistant", "content": text})
+                    self.assertEqual(s.stop(), 0)
+
+    def test_damaged_and_foreign_folders(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with with_dir(folder) as s:
+                three_turns(s)
+                self.assertEqual(s.stop(), 0)
+            files = sorted(glob.glob(os.path.join(folder, "*.kept")))
+            for path in files:
+                with open(path, "r+b") as f:
+                    f.seek(os.path.getsize(path) // 2)
+                    byte = f.read(1)
+                    f.seek(-1, os.SEEK_CUR)
+                    f.write(bytes([byte[0] ^ 4]))
+            with with_dir(folder) as s:
+                self.assertEqual([a[:2] for a in three_turns(s)], [a[:2] for a in self.cold])
+                wait_above(s, "lignum_cache_files_refused_total", 0)
+                self.assertRegex(s.errors(), r"[0-9a-f]{16}-[0-9a-f]{8}\.kept: .* does not match its checksum; the file is removed")
+            os.chmod(folder, 0o755)
+            s = server.Server("--cache-dir", folder, wait=False)
+            self.assertEqual(s.process.wait(60), 1)
+            self.assertIn("found mode 755, expected 700", s.errors())
+            os.chmod(folder, 0o700)
+
+    def test_keys_share_no_files(self):
+        with tempfile.TemporaryDirectory() as top:
+            path, keys = make_keys(top, "alice", "bob")
+            folder = os.path.join(top, "cache")
+            for name, low, high in (("alice", 0, 0), ("bob", 0, 0), ("alice", 400, 9999), ("bob", 400, 9999)):
+                with server.Server("--cache-dir", folder, "--keys", path) as s:
+                    n = ask_as(s, keys[name])
+                    self.assertTrue(low <= n <= high, (name, n))
+                    self.assertEqual(s.stop(), 0)
+
+    def test_an_agent_reuses_its_own_turns(self):
+        """The client strips reasoning and spells calls anew: over 95 % of what was known is reused in each step."""
+        with server.Server() as s:
+            for agent in (chat_agent, messages_agent):
+                for think in (False, True):
+                    rows = agent(s, think)
+                    self.assertGreater(len(rows), 1)
+                    self.assertTrue(all(x > 0.95 for x in shares(rows)), (agent.__name__, think, rows))
+            self.assertGreater(s.metrics()["lignum_replay_turns_total"], 10)
+            replayed = chat_agent(s, True)
+        with server.Server("--no-replay") as s:
+            rows = chat_agent(s, True)
+            self.assertTrue(any(x < 0.95 for x in shares(rows)), rows)
+            # The reasoning that the client left out is in the prompt again, and counted.
+            self.assertGreater(replayed[1][0], rows[1][0])
+            self.assertEqual(s.metrics()["lignum_replay_turns_total"], 0)
 
 
 if __name__ == "__main__":

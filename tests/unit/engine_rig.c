@@ -51,7 +51,8 @@ lg_status rig_open(rig *r, const lg_options *opt, lg_err *err) {
                              .n_thread = 1,
                              .tok = r->tok,
                              .name = "fake",
-                             .n_owner = r->m.n_owner};
+                             .n_owner = r->m.n_owner,
+                             .disk = r->disk};
     uint64_t bytes = opt->memory_bytes ? opt->memory_bytes : UINT64_C(1) << 30;
     LG_TRY(lg_budget_fit(&r->m.w.cfg, opt, 0, bytes, false, lg_tokenizer_n_id(r->tok), 1,
                          fake_ops()->plan, &parts.budget, err));

@@ -12,6 +12,7 @@ typedef struct rig {
     lg_engine *eng;
     lg_seq_limit limit;
     uint32_t n_page;
+    lg_disk_opt disk; /* for the next rig_open */
 } rig;
 
 /* What came back for one request (lg_request.user points here). */

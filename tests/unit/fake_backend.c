@@ -1,5 +1,6 @@
 /* fake_backend.c - see fake_backend.h. */
 #include "fake_backend.h"
+#include "base/clock.h"
 #include "base/num.h"
 
 #include <math.h>
@@ -182,6 +183,7 @@ static void fake_copy_page(lg_backend *b, uint32_t owner, uint32_t from, uint32_
 
 static void fake_get_page(const lg_backend *b, uint32_t page, uint32_t n_tok, void *to) {
     memset(to, 0, 1000);
+    if (b->m->get_page_us) lg_clock_sleep_us(b->m->get_page_us);
     memcpy(to, b->page + (size_t)page * LG_PAGE_TOK, n_tok * sizeof *b->page);
 }
 

@@ -25,6 +25,7 @@ struct fake_model {
     uint32_t fail_at_step; /* 1 = the first; 0 = never */
     uint32_t nan_after;    /* histories of this length give NaN; 0 = never */
     fake_pace pace;        /* all 0: the fake clock stands still */
+    uint32_t get_page_us;  /* copying a page out takes so long */
     uint32_t n_step;
     /* what the last step was made of */
     uint32_t n_seq, n_tok;

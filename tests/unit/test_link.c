@@ -147,7 +147,13 @@ static void put_all(lg_buf *b) {
                   .mixed_us = 18,
                   .mixed_expected_us = 19,
                   .mixed_error_us = 20,
-                  .n_discarded = 11};
+                  .n_discarded = 11,
+                  .n_file = 21,
+                  .file_bytes = 22,
+                  .n_file_tok = 23,
+                  .n_file_written = 24,
+                  .n_file_refused = 25,
+                  .n_file_skipped = 26};
     lg_link_put_hello(b, &h);
     lg_link_put_progress(b, 10, 20);
     lg_link_put_ready(b, &r);
@@ -254,6 +260,12 @@ static void check(const lg_link_msg *m) {
         assert_int_equal(m->u.stats.mixed_us, 18);
         assert_int_equal(m->u.stats.mixed_expected_us, 19);
         assert_int_equal(m->u.stats.mixed_error_us, 20);
+        assert_int_equal(m->u.stats.n_file, 21);
+        assert_int_equal(m->u.stats.file_bytes, 22);
+        assert_int_equal(m->u.stats.n_file_tok, 23);
+        assert_int_equal(m->u.stats.n_file_written, 24);
+        assert_int_equal(m->u.stats.n_file_refused, 25);
+        assert_int_equal(m->u.stats.n_file_skipped, 26);
         break;
     }
 }

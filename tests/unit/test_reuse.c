@@ -1,10 +1,11 @@
 /* test_reuse.c - the same answer however it was come by: cold, warm, in company, in pieces, after evictions, after a cancel,
- * continued from produced ids, put back into the queue at any point, with a snapshot and without.
+ * continued from produced ids, put back into the queue at any point, with a snapshot and without, restored from files after a
+ * restart.
  *
  * Compared for each prompt: the greedy ids and a hash of every logits row they were chosen from, bit for bit.  Prompts: the
  * 200 evaluation chats of the bundled model, and 120 random texts with shared beginnings for the golden model tiny-moe.
- * Each mutation (a snapshot without its recurrent part, one taken a token late) must show.  How much is computed again, and
- * what is shared with whom, is tested on the fake backend. */
+ * Each mutation (a snapshot without its recurrent part, one taken a token late, a file without state or pages) must show.
+ * How much is computed again, and what is shared with whom, is tested on the fake backend. */
 #include "backend/cpu/cpu.h"
 #include "base/base.h"
 #include "base/num.h"
@@ -50,7 +51,7 @@ static bench benches[] = {
 static lg_pool *pool;
 static lg_tokenizer *tok;
 static lg_engine *watched; /* whose steps are hashed */
-static enum { NO_FAULT, DROP_STATE, LATE } fault;
+static enum { NO_FAULT, DROP_STATE, LATE, FILE_STATE, FILE_PAGES } fault;
 
 /* ---- a backend that notes logits and can be made to err ---- */
 
@@ -90,6 +91,18 @@ static void faulty_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t 
             memset(lg_cpu_slot(be, slot, l), 0, be->lay.conv * sizeof(float));
 }
 
+static void faulty_put_page(lg_backend *be, uint32_t page, const void *from) {
+    lg_backend_put_page(be, page, from);
+    if (fault == FILE_PAGES) memset(be->page + page * be->lay.page, 0, be->lay.page / 2);
+}
+
+static void faulty_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const void *from) {
+    lg_backend_put_snap(be, snap, part, from);
+    if (fault == FILE_STATE)
+        memset(be->snap + snap * be->lay.slot + part * be->lay.gdn, 0,
+               be->lay.conv * sizeof(float));
+}
+
 static const lg_backend_ops noting = {.plan = lg_backend_plan_bytes,
                                       .open = lg_backend_open,
                                       .close = lg_backend_close,
@@ -98,9 +111,9 @@ static const lg_backend_ops noting = {.plan = lg_backend_plan_bytes,
                                       .load = faulty_load,
                                       .copy_page = lg_backend_copy_page,
                                       .get_page = lg_backend_get_page,
-                                      .put_page = lg_backend_put_page,
+                                      .put_page = faulty_put_page,
                                       .get_snap = lg_backend_get_snap,
-                                      .put_snap = lg_backend_put_snap};
+                                      .put_snap = faulty_put_snap};
 
 /* ---- prompts ---- */
 
@@ -153,6 +166,7 @@ static void make_texts(bench *b) {
 typedef struct setting {
     uint32_t n_seq, n_batch_tok, n_snap, n_page; /* 0: as the budget gives */
     bool no_cache;
+    const char *dir; /* files of kept texts */
 } setting;
 
 static void open_bench(bench *b, const setting *s) {
@@ -176,6 +190,8 @@ static void open_bench(bench *b, const setting *s) {
         fail_msg("%s", err.msg);
     if (s->n_snap) parts.budget.opt.n_snap = s->n_snap;
     if (s->n_page) parts.budget.opt.n_page = s->n_page;
+    parts.disk = (lg_disk_opt){.dir = s->dir, .limit_bytes = UINT64_C(2) << 30, .always = true};
+    memcpy(parts.disk.model, b->name, strlen(b->name));
     if (lg_engine_open(&parts, &b->eng, &err)) fail_msg("%s", err.msg);
     watched = b->eng;
 }
@@ -220,7 +236,10 @@ static void fetch(bench *b) {
 }
 
 static void run(bench *b) {
-    while (lg_step(b->eng) == LG_OK) fetch(b);
+    while (lg_step(b->eng) == LG_OK) {
+        fetch(b);
+        if (b->eng->disk) lg_disk_flush(b->eng->disk); /* nothing shall be left out */
+    }
     fetch(b);
 }
 
@@ -515,6 +534,55 @@ static void test_code_words_stay_with_their_owners(void **state) {
     b->n_text = n_text;
 }
 
+/* A folder for files of kept texts, empty again. */
+static const char *fresh_dir(void) {
+    static char dir[64];
+    char command[128];
+    if (dir[0]) {
+        snprintf(command, sizeof command, "rm -rf %s", dir);
+        assert_int_equal(system(command), 0);
+    }
+    snprintf(dir, sizeof dir, "/tmp/lignum-reuse-XXXXXX");
+    assert_non_null(mkdtemp(dir));
+    return dir;
+}
+
+static void fill_dir(bench *b, const char *dir) {
+    open_bench(b, &(setting){.n_seq = 16, .n_snap = 800, .n_page = 1500, .dir = dir});
+    run_all(b, false);
+    lg_stats st;
+    lg_get_stats(b->eng, &st);
+    assert_true(st.n_file > b->n_text / 2);
+    assert_int_equal(st.n_file_skipped, 0);
+    close_bench(b);
+}
+
+static void test_restored(void **state) {
+    (void)state;
+    EACH(b) {
+        const char *dir = fresh_dir();
+        lg_stats st;
+        fill_dir(b, dir);
+        expect_same(b, "writing files");
+        for (uint32_t pass = 0; pass < 2; pass++) {
+            /* The second time there is so little room that texts come back again and again. */
+            open_bench(b, &(setting){.n_seq = pass ? 4 : 16,
+                                     .n_snap = pass ? 6 : 800,
+                                     .n_page = pass ? 64 : 1500,
+                                     .dir = dir});
+            run_all(b, pass);
+            expect_same(b, pass ? "restored, little memory" : "restored");
+            for (uint32_t i = 0; i < b->n_text; i++)
+                assert_true(b->got[i].n_cached + 64 >= b->text[i].n_id);
+            lg_get_stats(b->eng, &st);
+            assert_true(st.n_file_tok > 0);
+            assert_int_equal(st.n_file_refused, 0);
+            close_bench(b);
+        }
+    }
+    assert_int_equal(system("rm -rf /tmp/lignum-reuse-??????"), 0);
+}
+
 /* The harness notices what it is there for. */
 static void test_mutations_show(void **state) {
     (void)state;
@@ -538,6 +606,26 @@ static void test_mutations_show(void **state) {
         }
         fault = NO_FAULT;
     }
+}
+
+static void test_mutated_files_show(void **state) {
+    (void)state;
+    bench *b = &benches[0];
+    for (int f = LATE; f <= FILE_PAGES; f++) {
+        const char *dir = fresh_dir();
+        fault = f == LATE ? LATE : NO_FAULT;
+        fill_dir(b, dir);
+        fault = f;
+        open_bench(b, &(setting){.n_seq = 16, .n_snap = 800, .n_page = 1500, .dir = dir});
+        run_all(b, false);
+        uint32_t n = n_different(b);
+        print_message("  %s: %u of %u prompts differ with mutation %d\n", b->name, n, b->n_text,
+                      f);
+        assert_true(n > b->n_text / 4);
+        close_bench(b);
+        fault = NO_FAULT;
+    }
+    assert_int_equal(system("rm -rf /tmp/lignum-reuse-??????"), 0);
 }
 
 /* ---- on the fake backend: how much, and with whom ---- */
@@ -737,7 +825,9 @@ int main(void) {
         cmocka_unit_test(test_continued),
         cmocka_unit_test(test_copies_of_one_prompt),
         cmocka_unit_test(test_code_words_stay_with_their_owners),
+        cmocka_unit_test(test_restored),
         cmocka_unit_test(test_mutations_show),
+        cmocka_unit_test(test_mutated_files_show),
         cmocka_unit_test(test_how_much_is_computed_again),
         cmocka_unit_test(test_every_length_asked_again),
         cmocka_unit_test(test_salts_do_not_meet),
