@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MAX_LIST   16
 #define N_REPEAT   5
@@ -25,9 +26,9 @@ typedef struct list {
     uint32_t v[MAX_LIST], n;
 } list;
 
-/* Tokens a second of some runs. */
+/* Tokens a second of some runs, and microseconds of processor time a token, all threads together. */
 typedef struct figure {
-    double v[MAX_REPEAT];
+    double v[MAX_REPEAT], cpu[MAX_REPEAT];
     uint32_t n;
     uint64_t spent_us;
 } figure;
@@ -75,9 +76,17 @@ static bool submit(bench *b, uint32_t depth, uint32_t n_id, uint32_t n_gen, uint
     return st == LG_OK;
 }
 
-/* Step until n_tok tokens have come.  Returns microseconds, 0 when the engine failed or a text did not go on from `depth`. */
-static uint64_t step_tokens(bench *b, uint32_t n_tok, uint32_t depth) {
+static double cpu_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+/* Step until n_tok tokens have come.  Returns microseconds (*cpu: of the processors), 0 when the engine failed or a text did
+ * not go on from `depth`. */
+static uint64_t step_tokens(bench *b, uint32_t n_tok, uint32_t depth, double *cpu) {
     uint64_t start = lg_clock_us();
+    double cpu_start = cpu_us();
     uint32_t n = 0;
     lg_event e;
     while (n < n_tok) {
@@ -93,33 +102,40 @@ static uint64_t step_tokens(bench *b, uint32_t n_tok, uint32_t depth) {
         }
     }
     uint64_t us = lg_clock_us() - start;
+    *cpu = cpu_us() - cpu_start;
     return us ? us : 1;
 }
 
-static bool measure_prefill(bench *b, uint32_t depth, uint32_t n_id, double *rate) {
+/* Note a run of n_tok tokens. */
+static void add_run(figure *f, uint32_t n_tok, uint64_t us, double cpu) {
+    f->v[f->n] = (double)n_tok * 1e6 / (double)us;
+    f->cpu[f->n++] = cpu / (double)n_tok;
+}
+
+static bool measure_prefill(bench *b, uint32_t depth, uint32_t n_id, figure *f) {
+    double cpu;
     if (!submit(b, depth, n_id, 1, 0)) return false;
-    uint64_t us = step_tokens(b, 1, depth);
-    *rate = (double)n_id * 1e6 / (double)us;
+    uint64_t us = step_tokens(b, 1, depth, &cpu);
+    if (us) add_run(f, n_id, us, cpu);
     return us != 0;
 }
 
 /* All sequences begin, then n_gen steps of one token each are timed. */
-static bool measure_decode(bench *b, uint32_t depth, uint32_t n_seq, double *rate) {
+static bool measure_decode(bench *b, uint32_t depth, uint32_t n_seq, figure *f) {
+    double cpu, ignored;
     for (uint32_t i = 0; i < n_seq; i++)
         if (!submit(b, depth, N_SEED, b->n_gen + 2, i)) return false;
-    if (!step_tokens(b, n_seq, depth)) return false;
-    uint64_t us = step_tokens(b, n_seq * b->n_gen, depth);
-    *rate = (double)n_seq * b->n_gen * 1e6 / (double)us;
-    return us != 0 && step_tokens(b, n_seq, depth) != 0;
+    if (!step_tokens(b, n_seq, depth, &ignored)) return false;
+    uint64_t us = step_tokens(b, n_seq * b->n_gen, depth, &cpu);
+    if (us) add_run(f, n_seq * b->n_gen, us, cpu);
+    return us != 0 && step_tokens(b, n_seq, depth, &ignored) != 0;
 }
 
 /* One more run of a figure, unless it has had its time. */
 static bool run_figure(bench *b, figure *f, uint32_t depth, uint32_t size, bool decode) {
     uint64_t start = lg_clock_us();
     if (b->n_repeat == 0 && f->spent_us >= LONG_US) return true;
-    bool ok = decode ? measure_decode(b, depth, size, &f->v[f->n])
-                     : measure_prefill(b, depth, size, &f->v[f->n]);
-    f->n++;
+    bool ok = decode ? measure_decode(b, depth, size, f) : measure_prefill(b, depth, size, f);
     f->spent_us += lg_clock_us() - start;
     return ok;
 }
@@ -143,11 +159,14 @@ static int by_value(const void *a, const void *b) {
 }
 
 static void sort_figures(figure f[MAX_LIST]) {
-    for (uint32_t i = 0; i < MAX_LIST; i++) qsort(f[i].v, f[i].n, sizeof(double), by_value);
+    for (uint32_t i = 0; i < MAX_LIST; i++) {
+        qsort(f[i].v, f[i].n, sizeof(double), by_value);
+        qsort(f[i].cpu, f[i].n, sizeof(double), by_value);
+    }
 }
 
 static bool measure(bench *b) {
-    double warm;
+    figure warm = {0};
     if (!measure_prefill(b, 0, b->prompt.v[0], &warm)) return false;
     for (uint32_t d = 0; d < b->depth.n; d++)
         if (!keep_beginnings(b, b->depth.v[d])) return false;
@@ -199,6 +218,11 @@ static double median(const figure *f) {
     return f->v[f->n / 2];
 }
 
+/* Microseconds of processor time a token: less disturbed by other work than the clock. */
+static double middle_cpu(const figure *f) {
+    return f->cpu[f->n / 2];
+}
+
 /* One line for each depth; the first is what the others are compared with. */
 static void print_figures(const bench *b, bool decode, uint32_t i, double gbs) {
     uint32_t size = decode ? b->batch.v[i] : b->prompt.v[i];
@@ -207,9 +231,12 @@ static void print_figures(const bench *b, bool decode, uint32_t i, double gbs) {
         printf("%-8s %5u", decode ? "answers" : "prompt", size);
         if (b->depth.n > 1 || b->depth.v[0]) printf(" at %6u", b->depth.v[d]);
         printf("   %10.1f   %10.1f .. %.1f", median(g), g->v[0], g->v[g->n - 1]);
-        if (d)
-            printf("   %.3f of that at %u", median(g) / median(figure_at(b, decode, 0, i)),
-                   b->depth.v[0]);
+        printf("   %8.3f", middle_cpu(g) * 1e-3);
+        if (d) {
+            const figure *base = figure_at(b, decode, 0, i);
+            printf("   %.3f of that at %u, by processor time %.3f", median(g) / median(base),
+                   b->depth.v[0], middle_cpu(base) / middle_cpu(g));
+        }
         if (gbs > 0) printf("   %.2f GB/s of weights", gbs * median(g));
         if (g->n < N_REPEAT && b->n_repeat == 0) printf("   (%u runs)", g->n);
         printf("\n");
@@ -228,7 +255,7 @@ static void print_text(const bench *b, const char *machine) {
     printf("sampling temperature 1, top-k 20, top-p 0.95, in every figure; medians of %u\n",
            b->n_repeat ? b->n_repeat : N_REPEAT);
     printf("keys and values %s\n\n", lg_option_kv_name(info->kv));
-    printf("                   tokens/s     min .. max\n");
+    printf("                   tokens/s     min .. max     processor ms a token\n");
     for (uint32_t i = 0; i < b->prompt.n; i++) print_figures(b, false, i, 0);
     for (uint32_t i = 0; i < b->batch.n; i++)
         print_figures(b, true, i, b->batch.v[i] == 1 ? token_bytes(info) / 1e9 : 0);
@@ -242,9 +269,10 @@ static void put_figures(lg_buf *out, const bench *b, bool decode) {
             const figure *g = figure_at(b, decode, d, i);
             lg_buf_printf(out,
                           "%s{\"%s\":%u,\"depth\":%u,\"tokens_per_s\":%.2f,\"min\":%.2f,"
-                          "\"max\":%.2f,\"runs\":%u}",
+                          "\"max\":%.2f,\"cpu_ms_per_token\":%.4f,\"runs\":%u}",
                           i || d ? "," : "", decode ? "batch" : "tokens", l->v[i],
-                          b->depth.v[d], median(g), g->v[0], g->v[g->n - 1], g->n);
+                          b->depth.v[d], median(g), g->v[0], g->v[g->n - 1],
+                          middle_cpu(g) * 1e-3, g->n);
         }
     lg_buf_putc(out, ']');
 }
