@@ -43,6 +43,9 @@ typedef struct bench {
     lg_info info;
     uint32_t *ids;    /* as many as the longest text has */
     uint64_t n_fresh; /* ids drawn so far */
+    uint32_t n_busy;
+    lg_beside beside;
+    figure busy[MAX_LIST]; /* answers at the first depth, with busy processes beside */
     figure prefill[MAX_DEPTH][MAX_LIST], decode[MAX_DEPTH][MAX_LIST];
 } bench;
 
@@ -180,7 +183,14 @@ static bool measure(bench *b) {
             for (uint32_t d = 0; d < b->depth.n; d++)
                 if (!run_figure(b, &b->decode[d][i], b->depth.v[d], b->batch.v[i], true))
                     return false;
+        for (uint32_t i = 0; b->n_busy && i < b->batch.n; i++) {
+            lg_beside_run(&b->beside, true);
+            bool ok = run_figure(b, &b->busy[i], b->depth.v[0], b->batch.v[i], true);
+            lg_beside_run(&b->beside, false);
+            if (!ok) return false;
+        }
     }
+    sort_figures(b->busy);
     for (uint32_t d = 0; d < b->depth.n; d++) {
         sort_figures(b->prefill[d]);
         sort_figures(b->decode[d]);
@@ -243,6 +253,17 @@ static void print_figures(const bench *b, bool decode, uint32_t i, double gbs) {
     }
 }
 
+/* Answers with busy processes beside: of alone, and of what an even share of the processors allows. */
+static void print_busy(const bench *b, uint32_t i) {
+    const figure *g = &b->busy[i];
+    double alone = median(g) / median(&b->decode[0][i]);
+    printf(
+        "answers %6u beside %u busy   %10.1f   %10.1f .. %.1f   %.3f of alone, %.0f %% of the "
+        "fair share\n",
+        b->batch.v[i], b->n_busy, median(g), g->v[0], g->v[g->n - 1], alone,
+        100 * alone / lg_beside_share((uint32_t)b->info.n_thread, b->n_busy));
+}
+
 static void print_text(const bench *b, const char *machine) {
     const lg_info *info = &b->info;
     printf("lignum %s\n", lg_version());
@@ -259,6 +280,7 @@ static void print_text(const bench *b, const char *machine) {
     for (uint32_t i = 0; i < b->prompt.n; i++) print_figures(b, false, i, 0);
     for (uint32_t i = 0; i < b->batch.n; i++)
         print_figures(b, true, i, b->batch.v[i] == 1 ? token_bytes(info) / 1e9 : 0);
+    for (uint32_t i = 0; b->n_busy && i < b->batch.n; i++) print_busy(b, i);
 }
 
 static void put_figures(lg_buf *out, const bench *b, bool decode) {
@@ -295,6 +317,14 @@ static void print_json(const bench *b, const char *machine) {
                   lg_option_kv_name(b->info.kv));
     put_figures(&out, b, false);
     put_figures(&out, b, true);
+    if (b->n_busy) {
+        lg_buf_printf(&out, ",\"busy_processes\":%u,\"fair_share\":%.4f,\"beside\":[",
+                      b->n_busy, lg_beside_share((uint32_t)b->info.n_thread, b->n_busy));
+        for (uint32_t i = 0; i < b->batch.n; i++)
+            lg_buf_printf(&out, "%s{\"batch\":%u,\"tokens_per_s\":%.2f}", i ? "," : "",
+                          b->batch.v[i], median(&b->busy[i]));
+        lg_buf_putc(&out, ']');
+    }
     lg_buf_putc(&out, '}');
     puts(lg_buf_str(&out));
     lg_buf_fini(&out);
@@ -313,6 +343,7 @@ static void print_help(void) {
           "      --gen N        tokens of each answer; default 64\n"
           "      --batch N,N    answers at the same time; default 1,8,32\n"
           "      --depth N,N    tokens that the texts have before that; default 0\n"
+          "      --beside N     answers also with N busy processes beside; default 0\n"
           "      --repeat N     runs of each; medians are told; default 5, fewer of what takes "
           "long\n"
           "      --kv TYPE      keys and values as f32, bf16, f16 (default) or q8_0\n"
@@ -346,6 +377,7 @@ enum {
     OPT_GEN,
     OPT_BATCH,
     OPT_DEPTH,
+    OPT_BESIDE,
     OPT_REPEAT,
     OPT_THREADS,
     OPT_JSON,
@@ -357,6 +389,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"gen", required_argument, NULL, OPT_GEN},
                                              {"batch", required_argument, NULL, OPT_BATCH},
                                              {"depth", required_argument, NULL, OPT_DEPTH},
+                                             {"beside", required_argument, NULL, OPT_BESIDE},
                                              {"repeat", required_argument, NULL, OPT_REPEAT},
                                              {"kv", required_argument, NULL, OPT_KV},
                                              {"threads", required_argument, NULL, OPT_THREADS},
@@ -386,6 +419,10 @@ static bool set_option(bench *b, int c) {
         b->n_repeat = (uint32_t)v;
         return ok;
     case OPT_KV: return lg_option_kv(a, optarg, &b->opt.kv);
+    case OPT_BESIDE:
+        ok = lg_option_u64(a, "--beside", optarg, 0, LG_BESIDE_MAX, &v);
+        b->n_busy = (uint32_t)v;
+        return ok;
     case OPT_THREADS: return lg_option_int(a, "--threads", optarg, 1, 1024, &b->opt.n_thread);
     case OPT_JSON: b->json = true; return true;
     default: return false;
@@ -425,7 +462,10 @@ int lg_bench_main(int argc, char **argv) {
     }
     char machine[128];
     machine_name(machine, sizeof machine);
-    bool ok = prepare(&b) && measure(&b);
+    bool ok = lg_beside_start(&b.beside, b.n_busy);
+    if (!ok) fprintf(stderr, "%s: %u processes could not be started\n", argv[0], b.n_busy);
+    ok = ok && prepare(&b) && measure(&b);
+    lg_beside_end(&b.beside);
     if (ok && b.json) print_json(&b, machine);
     if (ok && !b.json) print_text(&b, machine);
     if (!ok && b.eng) fprintf(stderr, "%s: the engine failed\n", argv[0]);

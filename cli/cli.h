@@ -40,6 +40,25 @@ const char *lg_load_default(char *path, size_t size_bytes);
  * The caller owns *eng.  false when it failed (reported). */
 bool lg_load_open(const char *argv0, lg_options *opt, lg_engine **eng);
 
+/* ---- Busy processes beside a measurement (beside.c) ---- */
+
+#define LG_BESIDE_MAX 64
+
+typedef struct lg_beside {
+    int pid[LG_BESIDE_MAX];
+    uint32_t n;
+} lg_beside;
+
+/* Make n processes that are stopped; before this process has threads.  false: not all could be made. */
+bool lg_beside_start(lg_beside *b, uint32_t n);
+
+/* Let them compute, or stop them. */
+void lg_beside_run(const lg_beside *b, bool run);
+void lg_beside_end(lg_beside *b);
+
+/* Part of its speed alone that a program of n_thread threads has when the allowed processors are shared out evenly. */
+double lg_beside_share(uint32_t n_thread, uint32_t n_busy);
+
 /* ---- How far loading is (bar.c) ---- */
 
 typedef struct lg_bar {

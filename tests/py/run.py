@@ -199,11 +199,12 @@ def test_bench():
         expect(0 < f["min"] <= f["tokens_per_s"] <= f["max"], "min <= median <= max", f)
     rc, out, err = run("bench", "-m", model, "--prompt", "5", "--gen", "4", "--batch", "1")
     expect(rc == 0 and "tokens/s" in out and "GB/s" in out and "sampling" in out, "a table", (rc, out, err))
-    rc, out, err = run("bench", "-m", model, "--prompt", "9", "--gen", "4", "--batch", "2", "--depth", "0,200,130", "--repeat", "2", "--kv", "q8_0",
+    rc, out, err = run("bench", "-m", model, "--prompt", "9", "--gen", "4", "--batch", "2", "--depth", "0,200,130", "--repeat", "2", "--beside", "1", "--kv", "q8_0",
                        "--json")
     expect(rc == 0 and not err, "0", (rc, out, err))
     got = json.loads(out)
     expect([f["depth"] for f in got["prompt"]] == [0, 200, 130] == [f["depth"] for f in got["answers"]], "each depth", got)
+    expect(got["busy_processes"] == 1 and 0 < got["fair_share"] <= 1 and got["beside"][0]["tokens_per_s"] > 0, "a busy process", got)
     expect(got["kv_type"] == "q8_0" and all(f["runs"] == 2 for f in got["prompt"]), "two runs, q8_0", got)
     rc, out, err = run("bench", "--batch", "0")
     expect(rc == 2, "2 from a wrong size", (rc, out, err))
