@@ -168,7 +168,7 @@ static void check_product(lg_dtype type, uint32_t n_out, uint32_t n_in, uint32_t
 
 static void test_products(void **state) {
     (void)state;
-    const uint32_t rows[] = {0, 1, 2, 3, 4, 5, 6, 7, 13};
+    const uint32_t rows[] = {0, 1, 2, 3, 4, 5, 6, 7, 13, 24, 33};
     for (int t = LG_Q4_0; t < LG_N_DTYPE; t++) {
         lg_dtype type = (lg_dtype)t;
         if (!lg_dtype_is_int(type)) continue;
@@ -180,7 +180,8 @@ static void test_products(void **state) {
         }
         check_product(type, 16, 0, 3, false);
         check_product(type, 32, 2048, 2, false);
-        check_product(type, 33, 512, 199, true); /* more rows than pass together */
+        check_product(type, 33, 512, 199, true);   /* more rows than pass together */
+        check_product(type, 18, 2304, 131, false); /* and more input channels */
     }
 }
 
@@ -264,12 +265,14 @@ static void test_not_finite(void **state) {
         for (int t = LG_Q4_0; t < LG_N_DTYPE; t++) {
             if (!lg_dtype_is_int((lg_dtype)t)) continue;
             quant_mat m = random_quant((lg_dtype)t, 16, 512);
-            float *x = random_floats(3 * 512, -1, 1), y[3 * 16];
+            float *x = random_floats(27 * 512, -1, 1), y[27 * 16];
             x[512 + 300] = l % 2 ? NAN : -INFINITY;
-            lg_qrows q = quantise(k, x, lg_dtype_row_group((lg_dtype)t), 3, 512);
-            k->qgemm(&m.w, 0, 1, &q, NULL, 3, y, 16);
-            for (uint32_t c = 0; c < 16; c++)
-                assert_true(isfinite(y[c]) && isnan(y[16 + c]) && isfinite(y[32 + c]));
+            lg_qrows q = quantise(k, x, lg_dtype_row_group((lg_dtype)t), 27, 512);
+            for (uint32_t n_row = 3; n_row <= 27; n_row *= 3) {
+                k->qgemm(&m.w, 0, 1, &q, NULL, n_row, y, 16);
+                for (uint32_t c = 0; c < n_row * 16; c++)
+                    assert_true(c / 16 == 1 ? isnan(y[c]) : isfinite(y[c]));
+            }
             guarded_free();
         }
     }
