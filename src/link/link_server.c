@@ -225,6 +225,8 @@ static void send_stats(server *s, bool force) {
 
 static lg_status run(server *s, lg_err *err) {
     bool idle = true;
+    send_stats(s, true); /* what is free is known before the first request */
+    flush(s);
     while (!s->gone) {
         bool full = s->out.len_bytes >= OUT_MAX_BYTES;
         if (idle || full) wait_for(s, -1);
