@@ -6,6 +6,7 @@
 #include "dist/comm.h"
 
 #include "base/clock.h"
+#include "lignum_paths.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -14,7 +14,7 @@
  *     commands, in order, before the step: op, a, b, c, then the op's data
  *     sequences: LG_ORDER_SEQ words, then ids of its rows, pages, snapshots to take
  * A reply: magic, status, step, sequences, then LG_ORDER_SAMPLED words for each sequence.
- * Thread: engine.  Memory: at open.  Test: tests/unit/test_order.c, tests/unit/test_group.c */
+ * Thread: engine.  Memory: at open.  Test: tests/unit/test_order.c, fuzz/fuzz_order.c, tests/unit/test_group.c */
 #ifndef LG_BACKEND_GROUP_GROUP_H
 #define LG_BACKEND_GROUP_GROUP_H
 

@@ -1,0 +1,65 @@
+/* fuzz_order.c - any bytes as an order of rank 0 to a member: what is accepted must be within the member's pools.
+ *
+ * Seeds: fuzz/corpus/order, orders for the limits below. */
+#include "backend/group/group.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { N_SLOT = 4, N_SNAP = 5, N_PAGE = 12, MAX_TOK = 64, N_CTX = 200, N_VOCAB = 100 };
+
+static uint32_t ids[N_SLOT][N_CTX], tok[MAX_TOK], page[N_SLOT * 4];
+static lg_bias bias[N_SLOT][LG_ORDER_MAX_BIAS];
+static lg_batch_seq seq[N_SLOT];
+static lg_sampler sampler[N_SLOT];
+static lg_batch_save save[N_SNAP];
+static lg_order_slot slot[N_SLOT];
+static bool seen[N_SLOT];
+
+static void check_seq(const lg_batch *b, const lg_batch_seq *q) {
+    LG_ASSERT(q->slot < N_SLOT && q->n_tok >= 1 && q->pos + q->n_tok <= N_CTX && q->n_out <= 1);
+    LG_ASSERT(q->tok0 + q->n_tok <= b->n_tok);
+    for (uint32_t i = 0; i < q->n_tok; i++) LG_ASSERT(b->tok[q->tok0 + i] < N_VOCAB);
+    for (uint32_t i = 0; i < (q->pos + q->n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK; i++)
+        LG_ASSERT(b->page[q->page0 + i] < N_PAGE);
+    for (uint32_t i = 0; i < q->n_save; i++)
+        LG_ASSERT(q->save[i].snap < N_SNAP && q->save[i].n_row >= 1 &&
+                  q->save[i].n_row <= q->n_tok);
+    if (!q->sampler) return;
+    const lg_sampler *s = q->sampler;
+    LG_ASSERT(s->n_id == q->pos + q->n_tok && s->n_prompt <= s->n_id &&
+              s->params.n_top <= LG_MAX_TOP);
+    for (uint32_t i = 0; i < s->n_id; i++) LG_ASSERT(s->ids[i] < N_VOCAB);
+    for (uint32_t i = 0; i < s->n_bias; i++) LG_ASSERT(s->bias[i].id < N_VOCAB);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const lg_order_limit lim = {3, 1, N_SLOT, N_SNAP, N_PAGE, MAX_TOK, N_CTX, N_VOCAB};
+    lg_order_in p = {.seq = seq,
+                     .sampler = sampler,
+                     .tok = tok,
+                     .page = page,
+                     .save = save,
+                     .seen = seen,
+                     .slot = slot};
+    uint32_t *copy = lg_mem_alloc(size + 1), at = 0;
+    lg_cmd op;
+    const uint32_t *arg;
+    LG_ASSERT(copy);
+    memcpy(copy, data, size);
+    memset(ids, 0, sizeof ids);
+    for (uint32_t i = 0; i < N_SLOT; i++)
+        slot[i] = (lg_order_slot){.ids = ids[i], .n_known = 70, .bias = bias[i]};
+    if (lg_order_read(&p, copy, size, &lim, NULL) == LG_OK) {
+        LG_ASSERT(p.batch.n_seq <= N_SLOT && p.batch.n_tok <= MAX_TOK);
+        for (uint32_t i = 0; i < p.batch.n_seq; i++) check_seq(&p.batch, &p.batch.seq[i]);
+        while (lg_order_next(&p, &at, &op, &arg)) {
+            if (op == LG_CMD_COPY) LG_ASSERT(arg[0] < N_PAGE && arg[1] < N_PAGE);
+            if (op == LG_CMD_SAVE || op == LG_CMD_LOAD)
+                LG_ASSERT(arg[0] < N_SLOT && arg[1] >= 1 && arg[1] <= N_CTX && arg[2] < N_SNAP);
+        }
+    }
+    lg_mem_free(copy);
+    return 0;
+}
