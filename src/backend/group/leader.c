@@ -140,8 +140,7 @@ void lg_leader_close(lg_backend **be) {
         lg_order_begin(&g->member[r].out, &g->lim);
         if (post(g, r, LG_ORDER_QUIT) == LG_OK) lg_comm_wait(g->comm, &g->member[r].send, 1);
     }
-    /* Messages of a lost comm may still point into the block; the process ends soon. */
-    if (!g->comm->lost) lg_mem_free(g->block);
+    lg_mem_free(g->block); /* a lost comm moves no message any more */
     lg_backend_close(&g->own);
     lg_mem_free(g);
     *be = NULL;

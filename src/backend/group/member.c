@@ -102,7 +102,7 @@ lg_status lg_member_run(const lg_weights *w, const lg_backend_opt *opt, lg_pool 
     if (st == LG_OK) st = serve(m, err);
     if (st == LG_E_COMM) LG_FAIL(err, st, "rank %u: %s", m->comm->rank, m->comm->why);
     if (m->be) lg_backend_close(&m->be);
-    if (!m->comm->lost) lg_mem_free(m->block);
+    lg_mem_free(m->block);
     lg_mem_free(m);
     return st;
 }
