@@ -348,6 +348,7 @@ static void print_help(void) {
           "long\n"
           "      --kv TYPE      keys and values as f32, bf16, f16 (default) or q8_0\n"
           "      --threads N    default: all cores\n"
+          "      --pack-dir DIR keep packed weights in DIR, or map those that are there\n"
           "      --json         print one JSON object\n"
           "      --help         print this\n",
           stdout);
@@ -380,6 +381,7 @@ enum {
     OPT_BESIDE,
     OPT_REPEAT,
     OPT_THREADS,
+    OPT_PACK,
     OPT_JSON,
     OPT_HELP
 };
@@ -393,6 +395,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"repeat", required_argument, NULL, OPT_REPEAT},
                                              {"kv", required_argument, NULL, OPT_KV},
                                              {"threads", required_argument, NULL, OPT_THREADS},
+                                             {"pack-dir", required_argument, NULL, OPT_PACK},
                                              {"json", no_argument, NULL, OPT_JSON},
                                              {"help", no_argument, NULL, OPT_HELP},
                                              {NULL, 0, NULL, 0}};
@@ -423,6 +426,7 @@ static bool set_option(bench *b, int c) {
         ok = lg_option_u64(a, "--beside", optarg, 0, LG_BESIDE_MAX, &v);
         b->n_busy = (uint32_t)v;
         return ok;
+    case OPT_PACK: b->opt.pack_dir = optarg; return true;
     case OPT_THREADS: return lg_option_int(a, "--threads", optarg, 1, 1024, &b->opt.n_thread);
     case OPT_JSON: b->json = true; return true;
     default: return false;

@@ -248,6 +248,9 @@ static void print_help(void) {
         "      --seed N        repeat the same draws\n"
         "      --ctx N         longest conversation in tokens; default: the model's limit\n"
         "      --threads N     default: all cores\n"
+        "      --pack-dir DIR  keep packed weights in DIR, as large as the model, so that "
+        "later starts map\n"
+        "                      them instead of packing\n"
         "      --memory SIZE   use at most this much, such as 8G; default: what is free\n"
         "      --kv TYPE       how keys and values are kept: f32, bf16, f16 (default) or q8_0\n"
         "      --help          print this\n"
@@ -265,6 +268,7 @@ enum {
     OPT_SEED,
     OPT_CTX,
     OPT_THREADS,
+    OPT_PACK,
     OPT_MEMORY,
     OPT_KV,
     OPT_HELP
@@ -281,6 +285,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"seed", required_argument, NULL, OPT_SEED},
                                              {"ctx", required_argument, NULL, OPT_CTX},
                                              {"threads", required_argument, NULL, OPT_THREADS},
+                                             {"pack-dir", required_argument, NULL, OPT_PACK},
                                              {"memory", required_argument, NULL, OPT_MEMORY},
                                              {"kv", required_argument, NULL, OPT_KV},
                                              {"help", no_argument, NULL, OPT_HELP},
@@ -313,6 +318,7 @@ static bool set_option(session *s, int c) {
         ok = lg_option_u64(a, "--ctx", optarg, 2, UINT32_MAX, &v);
         s->opt.n_ctx = (uint32_t)v;
         return ok;
+    case OPT_PACK: s->opt.pack_dir = optarg; return true;
     case OPT_THREADS: return lg_option_int(a, "--threads", optarg, 1, 1024, &s->opt.n_thread);
     case OPT_MEMORY: return lg_option_size(a, "--memory", optarg, &s->opt.memory_bytes);
     case OPT_KV: return lg_option_kv(a, optarg, &s->opt.kv);

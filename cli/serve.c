@@ -37,6 +37,9 @@ static const char help[] =
     "      --max-stall MS  longest step in which a prompt may hold up answers in the making\n"
     "                      (default: 1000; 0: no limit)\n"
     "      --threads N     threads of the worker (default: physical cores)\n"
+    "      --pack-dir DIR  keep packed weights in DIR, as large as the model, so that later "
+    "starts map\n"
+    "                      them instead of packing\n"
     "      --drain SECONDS how long answers may go on after SIGTERM (default: 30)\n"
     "      --restart-deadline SECONDS\n"
     "                      how long answers wait for a lost worker (default: 60)\n"
@@ -110,6 +113,7 @@ enum {
     OPT_NO_REPLAY,
     OPT_PARALLEL,
     OPT_THREADS,
+    OPT_PACK,
     OPT_STALL,
     OPT_DRAIN,
     OPT_RESTART,
@@ -161,6 +165,7 @@ static const struct option longs[] = {
     {"no-replay", no_argument, NULL, OPT_NO_REPLAY},
     {"parallel", required_argument, NULL, OPT_PARALLEL},
     {"threads", required_argument, NULL, OPT_THREADS},
+    {"pack-dir", required_argument, NULL, OPT_PACK},
     {"max-stall", required_argument, NULL, OPT_STALL},
     {"drain", required_argument, NULL, OPT_DRAIN},
     {"restart-deadline", required_argument, NULL, OPT_RESTART},
@@ -312,6 +317,7 @@ static bool take(serve_opt *o, const char *argv0, int c) {
     case OPT_CACHE:
         add_arg(o, "--cache-memory", optarg);
         return lg_option_size(argv0, "--cache-memory", optarg, &v);
+    case OPT_PACK: add_arg(o, "--pack-dir", optarg); return true;
     case OPT_NO_CACHE: o->arg[o->n_arg++] = "--no-prefix-cache"; return true;
     case OPT_CACHE_DIR: add_arg(o, "--cache-dir", optarg); return true;
     case OPT_CACHE_DISK:

@@ -43,11 +43,14 @@ static const char help[] =
     "  --kv TYPE         keys and values of the model as f32, bf16, f16 (default) or q8_0; "
     "the\n"
     "                    reference has f32\n"
+    "  --pack-dir DIR    take the packed weights in DIR (made if they are not there), and "
+    "check\n"
+    "                    every byte of them first\n"
     "  --threads N       default: one a core\n"
     "  --help            print this\n";
 
 typedef struct options {
-    const char *model, *against, *text;
+    const char *model, *against, *text, *pack_dir;
     uint64_t n_ctx;
     float max_kl, min_top1; /* below 0: not given */
     lg_kv_type kv;
@@ -69,13 +72,14 @@ typedef struct pair {
 
 /* 0: go on; else the exit status and 1. */
 static int read_options(int argc, char **argv, options *o) {
-    enum { AGAINST = 256, TEXT, CTX, MAX_KL, MIN_TOP1, KV, THREADS, HELP };
+    enum { AGAINST = 256, TEXT, CTX, MAX_KL, MIN_TOP1, KV, PACK, THREADS, HELP };
     static const struct option known[] = {{"against", required_argument, NULL, AGAINST},
                                           {"text", required_argument, NULL, TEXT},
                                           {"ctx", required_argument, NULL, CTX},
                                           {"max-kl", required_argument, NULL, MAX_KL},
                                           {"min-top1", required_argument, NULL, MIN_TOP1},
                                           {"kv", required_argument, NULL, KV},
+                                          {"pack-dir", required_argument, NULL, PACK},
                                           {"threads", required_argument, NULL, THREADS},
                                           {"help", no_argument, NULL, HELP},
                                           {NULL, 0, NULL, 0}};
@@ -84,6 +88,7 @@ static int read_options(int argc, char **argv, options *o) {
     while (ok && (c = getopt_long(argc, argv, "", known, NULL)) != -1) switch (c) {
         case AGAINST: o->against = optarg; break;
         case TEXT: o->text = optarg; break;
+        case PACK: o->pack_dir = optarg; break;
         case CTX: ok = lg_option_u64(argv[0], "--ctx", optarg, 2, 1 << 20, &o->n_ctx); break;
         case MAX_KL:
             ok = lg_option_float(argv[0], "--max-kl", optarg, 0, 100, &o->max_kl);
@@ -237,7 +242,9 @@ static bool print_result(const options *o, const pair *p, result *r) {
 
 static lg_status open_pair(const options *o, lg_pool *pool, pair *p, lg_err *err) {
     uint32_t n_ctx = (uint32_t)o->n_ctx;
-    LG_TRY(lg_weights_open(o->model, pool, NULL, NULL, &p->w[1], err));
+    LG_TRY(
+        lg_weights_open_packed(o->model, NULL, o->pack_dir, pool, NULL, NULL, &p->w[1], err));
+    LG_TRY(lg_weights_verify_packed(p->w[1], pool, err));
     p->w[0] = p->w[1];
     if (o->against) {
         p->w[0] = NULL;

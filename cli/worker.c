@@ -39,6 +39,9 @@ static const char help[] =
     "                      most bytes of them (default: a quarter of what is free)\n"
     "      --parallel N    sequences that run at the same time (default: 64)\n"
     "      --threads N     threads (default: physical cores)\n"
+    "      --pack-dir DIR  keep packed weights in DIR, as large as the model, so that later "
+    "starts map\n"
+    "                      them instead of packing\n"
     "      --max-stall MS  longest step in which a prompt may hold up answers (default: 1000; "
     "0: no\n"
     "                      limit)\n"
@@ -77,6 +80,7 @@ enum {
     OPT_CACHE_DISK,
     OPT_PARALLEL,
     OPT_THREADS,
+    OPT_PACK,
     OPT_STALL,
     OPT_CORE,
     OPT_HELP
@@ -100,6 +104,7 @@ static const struct option longs[] = {
     {"cache-disk", required_argument, NULL, OPT_CACHE_DISK},
     {"parallel", required_argument, NULL, OPT_PARALLEL},
     {"threads", required_argument, NULL, OPT_THREADS},
+    {"pack-dir", required_argument, NULL, OPT_PACK},
     {"max-stall", required_argument, NULL, OPT_STALL},
     {"core-dumps", no_argument, NULL, OPT_CORE},
     {"help", no_argument, NULL, OPT_HELP},
@@ -179,6 +184,7 @@ int lg_worker_main(int argc, char **argv) {
         case OPT_CACHE_DISK:
             ok = lg_option_size(argv[0], "--cache-disk", optarg, &opt.cache_disk_bytes);
             break;
+        case OPT_PACK: opt.pack_dir = optarg; break;
         case OPT_PARALLEL:
             ok = lg_option_u64(argv[0], "--parallel", optarg, 1, 4096, &n_seq);
             break;

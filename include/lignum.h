@@ -125,7 +125,9 @@ typedef struct lg_options {
         max_stall_us; /* longest step in which a prompt may hold up answers in the making; 0 = no limit */
     const char *cache_dir;     /* folder that keeps texts over a restart; NULL: none */
     uint64_t cache_disk_bytes; /* most bytes in it; 0 = a quarter of what is free there */
-    lg_progress_fn *progress;  /* may be NULL */
+    const char
+        *pack_dir; /* folder where packed weights are kept for quick starts; NULL: nowhere */
+    lg_progress_fn *progress; /* may be NULL */
     void *progress_ctx;
 } lg_options;
 

@@ -12,7 +12,8 @@
 
 static _Atomic uint64_t n_alloc;
 static _Atomic int64_t n_alive;
-static _Atomic uint64_t fail_in; /* 0 = off */
+static _Atomic uint64_t n_bytes, peak; /* of what is alive */
+static _Atomic uint64_t fail_in;       /* 0 = off */
 
 /* True when this allocation is the one that a test wants to fail. */
 static int must_fail(void) {
@@ -56,6 +57,12 @@ static void *take(size_t size_bytes, int zero) {
     if (zero) memset(p, 0, size_bytes);
     atomic_fetch_add_explicit(&n_alloc, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&n_alive, 1, memory_order_relaxed);
+    uint64_t now =
+        atomic_fetch_add_explicit(&n_bytes, size_bytes, memory_order_relaxed) + size_bytes;
+    uint64_t most = atomic_load_explicit(&peak, memory_order_relaxed);
+    while (now > most && !atomic_compare_exchange_weak_explicit(
+                             &peak, &most, now, memory_order_relaxed, memory_order_relaxed))
+        ;
     return p;
 }
 
@@ -88,6 +95,7 @@ char *lg_mem_strdup(const char *s) {
 
 void lg_mem_free(void *p) {
     if (!p) return;
+    atomic_fetch_sub_explicit(&n_bytes, header_of(p)->size_bytes, memory_order_relaxed);
     free(header_of(p));
     atomic_fetch_sub_explicit(&n_alive, 1, memory_order_relaxed);
 }
@@ -98,6 +106,18 @@ uint64_t lg_mem_count(void) {
 
 int64_t lg_mem_alive(void) {
     return atomic_load_explicit(&n_alive, memory_order_relaxed);
+}
+
+uint64_t lg_mem_bytes(void) {
+    return atomic_load_explicit(&n_bytes, memory_order_relaxed);
+}
+
+uint64_t lg_mem_peak(void) {
+    return atomic_load_explicit(&peak, memory_order_relaxed);
+}
+
+void lg_mem_reset_peak(void) {
+    atomic_store_explicit(&peak, lg_mem_bytes(), memory_order_relaxed);
 }
 
 void lg_mem_fail_at(uint64_t n) {

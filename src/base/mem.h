@@ -40,6 +40,11 @@ uint64_t lg_mem_count(void);
 /* Blocks alive now: 0 after everything is closed. */
 int64_t lg_mem_alive(void);
 
+/* Bytes alive now, and the most at once since lg_mem_reset_peak (which starts again from what is alive). */
+uint64_t lg_mem_bytes(void);
+uint64_t lg_mem_peak(void);
+void lg_mem_reset_peak(void);
+
 /* For tests: the n-th allocation from now fails once (1 = the next).  0 switches it off. */
 void lg_mem_fail_at(uint64_t n);
 

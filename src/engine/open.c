@@ -113,8 +113,8 @@ lg_status lg_open(const lg_options *opt, lg_engine **eng, lg_err *err) {
         parts.n_owner = opt->ranks->comm.n_rank;
     } else {
         LG_TRY_GOTO(plan(opt, f, &cpu, &parts.budget, err), st, fail);
-        LG_TRY_GOTO(lg_weights_open(opt->model_path, f->pool, opt->progress, opt->progress_ctx,
-                                    &f->w, err),
+        LG_TRY_GOTO(lg_weights_open_packed(opt->model_path, NULL, opt->pack_dir, f->pool,
+                                           opt->progress, opt->progress_ctx, &f->w, err),
                     st, fail);
     }
     LG_TRY_GOTO(identify(opt, &parts.budget, &parts.disk, err), st, fail);

@@ -275,8 +275,8 @@ lg_status lg_ranks_load(lg_ranks *r, const lg_options *opt, lg_pool *pool, uint3
     if (st == LG_OK) {
         report me = {0};
         lg_weights_part mine = {holds, r};
-        st = lg_weights_open_part(opt->model_path, &mine, pool, opt->progress,
-                                  opt->progress_ctx, w, err);
+        st = lg_weights_open_packed(opt->model_path, &mine, opt->pack_dir, pool, opt->progress,
+                                    opt->progress_ctx, w, err);
         if (st != LG_OK) fail_report(&me, st, err);
         if (gather(r, "weights", &me, all) != LG_OK)
             st = lost(r, err);

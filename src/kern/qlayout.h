@@ -12,6 +12,10 @@
 
 #include "kern/kern.h"
 
+/* Raise it whenever a panel's bytes change for any type: other fields, other panels (kern.h, lg_mat), other numbers in
+ * lg_dtype.  Files of packed weights (model/packed.h) with another one are not used. */
+#define LG_QLAYOUT_VERSION 1
+
 /* One group from the blocks of n_ch <= 16 channels at src, src + stride, ...; the other channels become zero bytes. */
 void lg_qlayout_pack(lg_dtype type, const uint8_t *src, size_t stride, uint32_t n_ch,
                      uint8_t *group);

@@ -206,6 +206,7 @@ static const rule rules[] = {
     {"global_compression_ratio", CT, FREE, NULL},
     {"version", CT, FREE, NULL},
     {"sparsity_config", CT, ONLY, "{}|null"},
+    {"moe_sparsity_config", CT, ONLY, "{}|null"},
     {"transform_config", CT, ONLY, "{}|null"},
     {"targets", CTG, READ, NULL},
     {"weights", CTG, READ, NULL},

@@ -26,28 +26,49 @@ static uint8_t field_of(uint32_t word, uint32_t place, uint32_t bits) {
     return (uint8_t)(word >> place * bits & ((1u << bits) - 1));
 }
 
+/* Rows of words, an input channel's place in its word being the same for all output channels. */
+static void read_gptq(const lg_weights_job *j, uint32_t c0, uint32_t n_ch, uint32_t k0,
+                      uint32_t n_k, uint8_t (*to)[LG_NR]) {
+    uint32_t bits = j->q.bits, per = 32u / bits;
+    for (uint32_t i = 0; i < n_k; i++) {
+        const uint8_t *words = j->q.code + 4 * ((size_t)((k0 + i) / per) * j->n_out + c0);
+        for (uint32_t c = 0; c < n_ch; c++)
+            to[i][c] = field_of(word_at(words, c), (k0 + i) % per, bits);
+    }
+}
+
+/* c0 is a multiple of 16, so a word begins there. */
+static void read_awq(const lg_weights_job *j, uint32_t c0, uint32_t n_ch, uint32_t k0,
+                     uint32_t n_k, uint8_t (*to)[LG_NR]) {
+    for (uint32_t i = 0; i < n_k; i++) {
+        const uint8_t *words = j->q.code + 4 * ((size_t)(k0 + i) * (j->n_out / 8) + c0 / 8);
+        for (uint32_t c = 0; c < n_ch; c++)
+            to[i][c] = field_of(word_at(words, c / 8), awq_place[c % 8], 4);
+    }
+}
+
+static void read_rows(const lg_weights_job *j, uint32_t c0, uint32_t n_ch, uint32_t k0,
+                      uint32_t n_k, uint8_t (*to)[LG_NR]) {
+    const lg_qsrc *q = &j->q;
+    for (uint32_t c = 0; c < n_ch; c++) {
+        const uint8_t *row = q->code + (size_t)(c0 + c) * j->n_in * q->bits / 8;
+        for (uint32_t i = 0; i < n_k; i++) {
+            size_t k = k0 + i;
+            to[i][c] = q->bits == 4 ? row[k / 2] >> k % 2 * 4 & 15 : row[k] ^ q->flip;
+        }
+    }
+}
+
 /* Codes of channels [c0, c0 + n_ch) and input channels [k0, k0 + n_k); the other channels become 0. */
 static void read_codes(const lg_weights_job *j, uint32_t c0, uint32_t n_ch, uint32_t k0,
                        uint32_t n_k, uint8_t (*to)[LG_NR]) {
-    const lg_qsrc *q = &j->q;
-    uint32_t per = 32u / q->bits;
     if (n_ch < LG_NR) memset(to, 0, (size_t)n_k * LG_NR);
-    for (uint32_t i = 0; i < n_k; i++)
-        for (uint32_t c = 0; c < n_ch; c++) {
-            size_t k = k0 + i, row = c0 + c;
-            uint8_t v;
-            if (q->order == LG_CODES_GPTQ)
-                v = field_of(word_at(q->code, k / per * j->n_out + row), (uint32_t)(k % per),
-                             q->bits);
-            else if (q->order == LG_CODES_AWQ)
-                v = field_of(word_at(q->code, k * (j->n_out / 8) + row / 8), awq_place[row % 8],
-                             4);
-            else if (q->bits == 4)
-                v = q->code[row * (j->n_in / 2) + k / 2] >> k % 2 * 4 & 15;
-            else
-                v = q->code[row * j->n_in + k];
-            to[i][c] = v ^ q->flip;
-        }
+    if (j->q.order == LG_CODES_GPTQ)
+        read_gptq(j, c0, n_ch, k0, n_k, to);
+    else if (j->q.order == LG_CODES_AWQ)
+        read_awq(j, c0, n_ch, k0, n_k, to);
+    else
+        read_rows(j, c0, n_ch, k0, n_k, to);
 }
 
 static size_t scale_index(const lg_qsrc *q, uint32_t n_out, uint32_t c, uint32_t g) {

@@ -5,6 +5,7 @@
 #include "model/tensors.h"
 
 #include "base/buf.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +21,7 @@ typedef struct mapping {
     char *path;
     uint8_t *map;
     size_t len_bytes;
+    int64_t state[5]; /* size, time of change, inode, device */
 } mapping;
 
 struct lg_tensors {
@@ -49,6 +51,28 @@ size_t lg_tensors_count(const lg_tensors *set) {
 
 lg_view *lg_tensors_at(lg_tensors *set, size_t i) {
     return i < set->n_view ? &set->view[i] : NULL;
+}
+
+/* Where a view's data begins in its file. */
+static uint64_t place_of(const lg_tensors *set, const lg_view *v) {
+    for (size_t i = 0; i < set->n_file; i++)
+        if (set->file[i].path == v->file) return (uint64_t)(v->data - set->file[i].map);
+    return 0;
+}
+
+uint64_t lg_tensors_identity(const lg_tensors *set) {
+    uint64_t h = set->n_view;
+    for (size_t i = 0; i < set->n_file; i++)
+        h = lg_hash_add(h, set->file[i].state, sizeof set->file[i].state);
+    for (size_t i = 0; i < set->n_view; i++) {
+        const lg_view *v = &set->view[i];
+        const uint64_t n[] = {place_of(set, v), v->len_bytes, v->n_dim};
+        h = lg_hash_add(h, v->name, strlen(v->name));
+        h = lg_hash_add(h, v->type_name, strlen(v->type_name));
+        h = lg_hash_add(h, v->shape, v->n_dim * sizeof *v->shape);
+        h = lg_hash_add(h, n, sizeof n);
+    }
+    return h;
 }
 
 void lg_tensors_release(lg_tensors *set) {
@@ -104,6 +128,10 @@ static lg_status map_file(mapping *m, const char *format, lg_err *err) {
             st = LG_FAIL(err, LG_E_IO, "%s: cannot be mapped: %s", m->path, strerror(errno));
         else
             m->map = map, m->len_bytes = (size_t)info.st_size;
+        const int64_t state[] = {(int64_t)info.st_size, (int64_t)info.st_mtim.tv_sec,
+                                 (int64_t)info.st_mtim.tv_nsec, (int64_t)info.st_ino,
+                                 (int64_t)info.st_dev};
+        memcpy(m->state, state, sizeof state);
     }
     close(fd);
     return st;

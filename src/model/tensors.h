@@ -34,6 +34,9 @@ lg_view *lg_tensors_find(lg_tensors *set, const char *name);
 size_t lg_tensors_count(const lg_tensors *set);
 lg_view *lg_tensors_at(lg_tensors *set, size_t i); /* sorted by name; NULL past the end */
 
+/* A number for this state of the files: their sizes, times of change and inodes, and the whole table of tensors. */
+uint64_t lg_tensors_identity(const lg_tensors *set);
+
 /* Let go of the memory pages read so far; they come back from the file when touched again. */
 void lg_tensors_release(lg_tensors *set);
 

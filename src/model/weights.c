@@ -1,16 +1,21 @@
 /* weights.c - open a model folder or a GGUF file: config, tensors, panels.
  *
- * In:  its path.   Out: lg_weights, whose matrices are packed for the kernels and whose embedding stays mapped.
+ * In:  its path.   Out: lg_weights, whose matrices are packed for the kernels, or mapped from a file of such (packed.c), and
+ * whose embedding stays mapped.
  * Two walks over the tensors (weights_map.c): the first checks all and counts bytes, then one block is taken, the second
  * carves it.  Packing is cut into tasks of about a megabyte for the pool and into rounds, between which progress is told.
  * Thread: the opener's, and the pool's while packing.  Memory: one block for all panels and vectors, one for the structs.
  * Test: tests/unit/test_weights.c, tests/unit/test_loader.c */
 #include "model/weights_map.h"
 
+#include "base/buf.h"
+#include "base/hash.h"
 #include "kern/dequant.h"
 #include "model/gguf_config.h"
+#include "model/packed.h"
 #include "model/safetensors.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define TASK_BYTES  (1u << 20)
@@ -20,7 +25,8 @@ struct lg_weights_own {
     lg_gguf *gguf;    /* owner of the set, or NULL */
     lg_tensors *set;  /* mapped files */
     lg_mlp_w *expert; /* [n_layer][n_expert] */
-    void *block;      /* panels and vectors */
+    void *block;      /* panels and vectors; NULL when they lie in the packed file */
+    lg_packed packed;
 };
 
 /* Panels [panel0, panel0 + n_panel) of one job. */
@@ -93,6 +99,8 @@ static lg_status pack_all(const lg_weights_walk *k, lg_pool *pool, lg_progress_f
             done += task_bytes(&tasks[j]);
         }
         lg_pool_run(pool, j - i, pack_task, tasks + i);
+        lg_tensors_release(
+            k->set); /* what was read stays in the system's cache, not in our memory */
         i = j;
     }
     lg_mem_free(tasks);
@@ -139,7 +147,8 @@ static lg_status prepare(lg_weights *w, lg_weights_walk *k) {
 static lg_status fill(lg_weights *w, lg_weights_walk *k, lg_pool *pool,
                       lg_progress_fn *progress, void *progress_ctx) {
     size_t bytes = k->arena.used_bytes;
-    w->own->block = lg_mem_realloc(NULL, bytes); /* not zeroed: every byte is written below */
+    /* Every byte but the gaps between matrices is written below; no file gets what was there before. */
+    w->own->block = k->keep ? lg_mem_alloc(bytes) : lg_mem_realloc(NULL, bytes);
     k->job = lg_mem_calloc(k->n_job, sizeof *k->job);
     if (!w->own->block || !k->job)
         return LG_FAIL(k->err, LG_E_NOMEM, "%s: no memory for %zu bytes of weights", k->path,
@@ -147,9 +156,88 @@ static lg_status fill(lg_weights *w, lg_weights_walk *k, lg_pool *pool,
     lg_arena_init(&k->arena, w->own->block, bytes);
     LG_TRY(lg_weights_map_walk(k));
     LG_ASSERT(k->arena.used_bytes == bytes);
-    LG_TRY(pack_all(k, pool, progress, progress_ctx, k->err));
-    lg_tensors_release(w->own->set);
+    return pack_all(k, pool, progress, progress_ctx, k->err);
+}
+
+/* ---- the packed file ---- */
+
+/* config.json decides how tensors are read, so it is part of the source. */
+static lg_status hash_config(const char *folder, uint64_t *hash, lg_err *err) {
+    char part[4096];
+    char *path = lg_tensors_path(folder, "config.json");
+    FILE *f = path ? fopen(path, "rb") : NULL;
+    lg_status st = f ? LG_OK : LG_FAIL(err, LG_E_IO, "%s/config.json: cannot be read", folder);
+    for (size_t n; f && (n = fread(part, 1, sizeof part, f)) > 0;)
+        *hash = lg_hash_add(*hash, part, n);
+    if (f) fclose(f);
+    lg_mem_free(path);
+    return st;
+}
+
+static lg_status identity_of(const lg_weights *w, const lg_weights_walk *k, uint64_t *id) {
+    *id = lg_hash_add(k->plan, w->cfg.model_type, strlen(w->cfg.model_type)) ^
+          lg_tensors_identity(w->own->set);
+    return w->cfg.gguf ? LG_OK : hash_config(k->path, id, k->err);
+}
+
+/* The second walk over a block that is there already. */
+static lg_status carve_packed(lg_weights *w, lg_weights_walk *k, lg_pool *pool) {
+    const lg_packed *p = &w->own->packed;
+    lg_arena_init(&k->arena, (void *)(uintptr_t)p->block, (size_t)p->block_bytes);
+    k->ready = true;
+    LG_TRY(lg_weights_map_walk(k));
+    LG_ASSERT(k->arena.used_bytes == p->block_bytes);
+    lg_packed_touch(p, pool);
     return LG_OK;
+}
+
+/* Keep what was packed and go on with the file in place of the heap, so that memory is there once for all processes. */
+static lg_status keep_packed(lg_weights *w, lg_weights_walk *k, lg_pool *pool, const char *file,
+                             uint64_t id) {
+    lg_err err = {0};
+    uint64_t bytes = k->arena.used_bytes;
+    struct lg_weights_own *own = w->own;
+    lg_status st = lg_packed_write(file, id, own->block, bytes, pool, &err);
+    if (st == LG_OK) st = lg_packed_open(file, id, bytes, &own->packed, &err);
+    if (st != LG_OK) {
+        lg_diag_log(LG_LOG_WARN, "packed weights are not kept: %s",
+                    st == LG_AGAIN ? "the file is gone" : err.msg);
+        return LG_OK;
+    }
+    lg_diag_log(LG_LOG_WARN, "packed weights: %.1f MiB written to %s for later starts",
+                (double)bytes / 0x1p20, file);
+    lg_mem_free(k->job);
+    k->job = NULL;
+    LG_FREE(own->block);
+    w->packed = LG_PACKED_WRITTEN;
+    return carve_packed(w, k, pool);
+}
+
+static lg_status fill_or_map(lg_weights *w, lg_weights_walk *k, const char *pack_dir,
+                             lg_pool *pool, lg_progress_fn *progress, void *progress_ctx) {
+    uint64_t id;
+    lg_err err = {0};
+    if (!pack_dir) return fill(w, k, pool, progress, progress_ctx);
+    LG_TRY(identity_of(w, k, &id));
+    char *file = lg_packed_path(pack_dir, k->path, k->part ? k->plan : 0);
+    if (!file) return LG_FAIL(k->err, LG_E_NOMEM, "%s: no memory", k->path);
+    lg_status st = lg_packed_open(file, id, k->arena.used_bytes, &w->own->packed, &err);
+    if (st == LG_OK) {
+        w->packed = LG_PACKED_MAPPED;
+        st = carve_packed(w, k, pool);
+    } else {
+        if (st != LG_AGAIN)
+            lg_diag_log(LG_LOG_WARN, "%s; it is not used and made anew", err.msg);
+        k->keep = true;
+        st = fill(w, k, pool, progress, progress_ctx);
+        if (st == LG_OK) st = keep_packed(w, k, pool, file, id);
+    }
+    lg_mem_free(file);
+    return st;
+}
+
+lg_status lg_weights_verify_packed(const lg_weights *w, lg_pool *pool, lg_err *err) {
+    return w->packed == LG_PACKED_NO ? LG_OK : lg_packed_verify(&w->own->packed, pool, err);
 }
 
 static lg_status start(lg_weights **w, const char *path, lg_err *err) {
@@ -161,13 +249,13 @@ static lg_status start(lg_weights **w, const char *path, lg_err *err) {
     return LG_FAIL(err, LG_E_NOMEM, "%s: no memory", path);
 }
 
-lg_status lg_weights_open_part(const char *path, const lg_weights_part *part, lg_pool *pool,
-                               lg_progress_fn *progress, void *progress_ctx, lg_weights **w,
-                               lg_err *err) {
+lg_status lg_weights_open_packed(const char *path, const lg_weights_part *part,
+                                 const char *pack_dir, lg_pool *pool, lg_progress_fn *progress,
+                                 void *progress_ctx, lg_weights **w, lg_err *err) {
     LG_TRY(start(w, path, err));
     lg_weights_walk walk = {.w = *w, .path = path, .part = part, .err = err};
     lg_status st = prepare(*w, &walk);
-    if (st == LG_OK) st = fill(*w, &walk, pool, progress, progress_ctx);
+    if (st == LG_OK) st = fill_or_map(*w, &walk, pack_dir, pool, progress, progress_ctx);
     lg_mem_free(walk.job);
     lg_quant_close(&walk.quant);
     if (st != LG_OK) lg_weights_close(w);
@@ -182,6 +270,12 @@ lg_status lg_weights_check_part(const char *path, const lg_weights_part *part, l
     lg_quant_close(&walk.quant);
     if (st != LG_OK) lg_weights_close(w);
     return st;
+}
+
+lg_status lg_weights_open_part(const char *path, const lg_weights_part *part, lg_pool *pool,
+                               lg_progress_fn *progress, void *progress_ctx, lg_weights **w,
+                               lg_err *err) {
+    return lg_weights_open_packed(path, part, NULL, pool, progress, progress_ctx, w, err);
 }
 
 lg_status lg_weights_open(const char *path, lg_pool *pool, lg_progress_fn *progress,
@@ -201,6 +295,7 @@ void lg_weights_close(lg_weights **w) {
     else
         lg_tensors_close(&p->own->set);
     lg_mem_free(p->own->block);
+    lg_packed_close(&p->own->packed);
     lg_mem_free(p->own->expert);
     lg_mem_free(p->own);
     lg_mem_free(p->layer);

@@ -44,6 +44,13 @@ typedef struct lg_layer_w {
     const float *shared_gate; /* [n_embd] */
 } lg_layer_w;
 
+/* What a file of packed weights had to do with an open (packed.h). */
+typedef enum {
+    LG_PACKED_NO,
+    LG_PACKED_MAPPED, /* panels and vectors lie in a file that was there */
+    LG_PACKED_WRITTEN /* the file was written, and is mapped now */
+} lg_packed_state;
+
 typedef struct lg_weights {
     lg_config cfg;
     lg_layer_w *layer;       /* [n_layer] */
@@ -55,6 +62,7 @@ typedef struct lg_weights {
     uint64_t n_param_active; /* of them, used for one token: n_expert_tok of n_expert experts */
     uint32_t n_skipped;      /* vision and MTP tensors left out */
     uint64_t skipped_bytes;
+    lg_packed_state packed;
     struct lg_weights_own *own; /* mapping and blocks */
 } lg_weights;
 
@@ -78,6 +86,16 @@ lg_status lg_weights_open_part(const char *path, const lg_weights_part *part, lg
                                lg_err *err);
 lg_status lg_weights_check_part(const char *path, const lg_weights_part *part, lg_weights **w,
                                 lg_err *err);
+
+/* The same with packed weights kept in folder `pack_dir` (NULL: as above): a file there that belongs to this state of the
+ * model and this part is mapped instead of packing; otherwise one is written and mapped, and a line on standard error says so.
+ * A file that does not fit is named there, not used and replaced; if none can be written, the open goes on without. */
+lg_status lg_weights_open_packed(const char *path, const lg_weights_part *part,
+                                 const char *pack_dir, lg_pool *pool, lg_progress_fn *progress,
+                                 void *progress_ctx, lg_weights **w, lg_err *err);
+
+/* Compare every byte of the packed file with its hashes (LG_OK at once for LG_PACKED_NO).  LG_E_FORMAT, LG_E_NOMEM. */
+lg_status lg_weights_verify_packed(const lg_weights *w, lg_pool *pool, lg_err *err);
 
 /* ---- weights_sum.c: checksums of what lies in memory, as the kernels read it ---- */
 

@@ -6,6 +6,7 @@
  * Thread: the opener's.  Memory: the arena of the walk.  Test: tests/unit/test_weights.c, tests/unit/test_loader.c */
 #include "model/weights_map.h"
 
+#include "base/hash.h"
 #include "base/num.h"
 
 #include <math.h>
@@ -252,6 +253,8 @@ lg_weights_job *lg_weights_put(lg_weights_walk *k, lg_dtype type, uint32_t n_out
     *m = (lg_mat){.type = type, .n_out = n_out, .n_in = n_in};
     k->n_param += (uint64_t)n_out * n_in;
     if (k->elsewhere) return NULL;
+    const uint64_t plan[] = {(uint64_t)type, n_out, n_in, k->arena.used_bytes};
+    k->plan = lg_hash_add(k->plan, plan, sizeof plan);
     void *dst = lg_arena_take(&k->arena, 1, bytes);
     m->panel = dst;
     lg_weights_job *job = k->job ? &k->job[k->n_job] : NULL;
@@ -523,6 +526,7 @@ lg_status lg_weights_map_walk(lg_weights_walk *k) {
     k->n_job = 0;
     k->pack_bytes = k->n_param = k->n_param_expert = 0;
     k->n_quant = 0;
+    k->plan = 0;
     k->elsewhere = false;
     LG_TRY(take_ends(k));
     for (uint32_t i = 0; i < c->n_layer; i++) LG_TRY(take_layer(k, i));

@@ -68,12 +68,14 @@ typedef struct lg_weights_walk {
     lg_quant *quant;  /* NULL: none, or fp8 */
     const char *path; /* folder, for messages */
     lg_arena arena;
+    bool keep;  /* the block will be written to a file */
     bool ready; /* the arena's block is filled already: values are neither read nor written */
     lg_weights_job *job; /* NULL when counting */
     size_t n_job;
     const lg_weights_part *part; /* NULL: all experts */
     bool elsewhere;              /* the expert being visited is checked, not loaded */
     uint64_t pack_bytes;         /* panels of all jobs */
+    uint64_t plan;               /* a hash of types, sizes and places of all matrices */
     uint64_t n_param, n_param_expert;
     uint32_t n_quant; /* matrices that quantization_config is about */
     lg_err *err;

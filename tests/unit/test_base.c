@@ -20,7 +20,10 @@ static void test_fail_fills_err(void **state) {
 static void test_mem_counts_and_fails_on_demand(void **state) {
     (void)state;
     int64_t alive = lg_mem_alive();
+    uint64_t bytes = lg_mem_bytes();
+    lg_mem_reset_peak();
     uint8_t *p = lg_mem_alloc(100);
+    assert_int_equal(lg_mem_bytes(), bytes + 100);
     assert_non_null(p);
     assert_int_equal((uintptr_t)p % LG_MEM_ALIGN, 0);
     for (int i = 0; i < 100; i++) assert_int_equal(p[i], 0);
@@ -39,6 +42,10 @@ static void test_mem_counts_and_fails_on_demand(void **state) {
     LG_FREE(p);
     assert_null(p);
     assert_int_equal(lg_mem_alive(), alive);
+    assert_int_equal(lg_mem_bytes(), bytes);
+    assert_int_equal(lg_mem_peak(), bytes + 100100); /* while realloc held both */
+    lg_mem_reset_peak();
+    assert_int_equal(lg_mem_peak(), bytes);
 }
 
 static void test_arena_counts_what_it_would_take(void **state) {

@@ -488,9 +488,11 @@ static void test_claims_cost_nothing(void **state) {
         if (i >= 2) memcpy(file + 33, value[i - 2], 16);
         lg_gguf *g = NULL;
         lg_err err = {0};
-        uint64_t before = lg_mem_count();
+        uint64_t before = lg_mem_count(), bytes = lg_mem_bytes();
+        lg_mem_reset_peak();
         assert_int_equal(lg_gguf_parse(file, sizeof file, "file", &g, &err), LG_E_FORMAT);
         assert_true(lg_mem_count() - before <= 3); /* the empty lg_gguf itself */
+        assert_true(lg_mem_peak() - bytes < 16000000);
         if (!strstr(err.msg, "1152921504606846976")) fail_msg("%s", err.msg);
     }
 }

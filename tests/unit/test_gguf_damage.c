@@ -373,7 +373,12 @@ static void test_damaged_files(void **state) {
         gguf_rig_fini(&r);
         lg_err err = {0};
         int64_t alive = lg_mem_alive();
+        uint64_t bytes = lg_mem_bytes();
+        lg_mem_reset_peak();
         lg_status st = load(path, &err);
+        if (lg_mem_peak() - bytes >= 16000000) /* whatever a file claims */
+            fail_msg("row %zu (%s): %llu bytes allocated, expected less than 16 MB", i,
+                     d->edit[0].a, (unsigned long long)(lg_mem_peak() - bytes));
         if (st != d->want || err.code != st || !strstr(err.msg, "damaged.gguf"))
             fail_msg("row %zu (%s): status %d, expected %d: %s", i, d->edit[0].a, st, d->want,
                      err.msg);
