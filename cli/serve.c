@@ -205,7 +205,7 @@ typedef struct serve_opt {
     lg_launch launch;
     lg_gateway_opt gate;
     const char *worker;
-    char *arg[32]; /* the worker's; texts are argv's or static */
+    char *arg[64]; /* the worker's; texts are argv's or static */
     size_t n_arg;
     bool help, core_dumps;
 } serve_opt;
