@@ -42,9 +42,9 @@ static const char help[] =
     "      --pack-dir DIR  keep packed weights in DIR, as large as the model, so that later "
     "starts map\n"
     "                      them instead of packing\n"
-    "      --max-stall MS  longest step in which a prompt may hold up answers (default: 1000; "
-    "0: no\n"
-    "                      limit)\n"
+    "      --max-stall MS  longest step in which a prompt may hold up answers (default: 1000, "
+    "or 4\n"
+    "                      steps without prompts if that is longer; 0: no limit)\n"
     "\n"
     "Ranks:\n"
     "      --rank-timeout SECONDS\n"
@@ -162,10 +162,11 @@ int lg_worker_main(int argc, char **argv) {
     lg_ranks_opt ranks = {0};
     const char *path = NULL;
     lg_err err = {0};
-    uint64_t n_ctx = 0, n_seq = 0, stall_ms = 1000;
+    uint64_t n_ctx = 0, n_seq = 0, stall_ms = 0;
     int c, fd = -1;
     bool core_dumps = false;
     lg_options_init(&opt);
+    opt.max_stall_us = LG_STALL_AUTO;
     while ((c = getopt_long(argc, argv, "m:", longs, NULL)) != -1) {
         bool ok = true;
         switch (c) {
@@ -193,6 +194,7 @@ int lg_worker_main(int argc, char **argv) {
             break;
         case OPT_STALL:
             ok = lg_option_u64(argv[0], "--max-stall", optarg, 0, 3600000, &stall_ms);
+            opt.max_stall_us = stall_ms * 1000;
             break;
         case OPT_CONNECT: path = optarg; break;
         case OPT_CORE: core_dumps = true; break;
@@ -209,7 +211,6 @@ int lg_worker_main(int argc, char **argv) {
     }
     opt.n_ctx = (uint32_t)n_ctx;
     opt.n_seq = (uint32_t)n_seq;
-    opt.max_stall_us = stall_ms * 1000;
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);

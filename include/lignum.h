@@ -106,6 +106,8 @@ typedef enum {
     LG_KV_Q8_0
 } lg_kv_type;
 
+#define LG_STALL_AUTO UINT64_MAX
+
 typedef struct lg_options {
     const char *model_path; /* Hugging Face folder, or a GGUF file (of a split one: any part) */
     uint64_t
@@ -122,7 +124,8 @@ typedef struct lg_options {
     uint64_t
         cache_bytes; /* of memory_bytes, for snapshots of kept texts; 0 = a share of what is left */
     uint64_t
-        max_stall_us; /* longest step in which a prompt may hold up answers in the making; 0 = no limit */
+        max_stall_us; /* longest step in which a prompt may hold up answers in the making; 0 = no limit;
+                       * LG_STALL_AUTO = a second, or 4 times a step without prompts if that is longer */
     const char *cache_dir;     /* folder that keeps texts over a restart; NULL: none */
     uint64_t cache_disk_bytes; /* most bytes in it; 0 = a quarter of what is free there */
     const char

@@ -247,7 +247,8 @@ typedef struct lg_sched {
     lg_batch_save *save; /* [n_save_max] snapshots that the step takes */
     uint32_t n_save, n_save_max;
     uint32_t n_batch_tok;
-    uint64_t stall_us;  /* longest step with prompt rows beside decodes; 0: no limit */
+    uint64_t
+        stall_us; /* longest step with prompt rows beside decodes; 0: no limit; LG_STALL_AUTO */
     lg_cost_load load;  /* of the batch */
     double expected_us; /* of the batch; 0: not known yet */
 } lg_sched;

@@ -13,6 +13,10 @@
 #define MIN_SHARE 32 /* rows; smaller pieces of a prompt cost more than they are worth */
 #define MAX_SHARE 64 /* prompts that get rows in one step */
 
+/* LG_STALL_AUTO: so long, or so many steps of the answers alone: where those take seconds, a second would starve prompts. */
+#define AUTO_US    1e6
+#define AUTO_STEPS 4.0
+
 /* Prompts in the order in which they are served; indices of run[]. */
 typedef struct prompts {
     uint32_t run[MAX_SHARE], n;
@@ -88,12 +92,19 @@ static lg_cost_load load_of(const lg_engine *eng, const prompts *p, lg_cost_load
     return load;
 }
 
+/* The longest that a step with prompt rows may take beside these decodes. */
+static double limit_us(const lg_engine *eng, const lg_cost_load *decodes) {
+    if (eng->sched.stall_us != LG_STALL_AUTO) return (double)eng->sched.stall_us;
+    double alone_us = lg_cost_step_us(&eng->cost, decodes);
+    return alone_us * AUTO_STEPS > AUTO_US ? alone_us * AUTO_STEPS : AUTO_US;
+}
+
 /* Divide as many rows, at most `left`, as keep the expected time within the limit.  What is expected of many rows is believed only up to
  * twice as many as were ever measured. */
 static void divide_within(lg_engine *eng, const prompts *p, uint32_t left,
                           const lg_cost_load *decodes) {
     const lg_cost *c = &eng->cost;
-    double most_us = (double)eng->sched.stall_us / c->margin;
+    double most_us = limit_us(eng, decodes) / c->margin;
     uint32_t low = LG_SCHED_MIN_CHUNK, high = left;
     if (high > 2.0 * c->widest) high = (uint32_t)(2.0 * c->widest);
     divide(eng, p, left);

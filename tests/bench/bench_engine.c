@@ -367,6 +367,7 @@ static void cache(void) {
 }
 
 int main(int argc, char **argv) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
     const char *what = argc > 1 ? argv[1] : "";
     bool all = argc == 1;
     if (all || strcmp(what, "overhead") == 0) overhead();

@@ -156,6 +156,28 @@ static void test_a_limit_too_small_still_reads(void **state) {
                                (800 % LG_SCHED_MIN_CHUNK == 0 ? LG_SCHED_MIN_CHUNK : 0));
 }
 
+/* Where answers alone take longer than a second, prompts still get most of the time. */
+static void test_the_default_does_not_starve_prompts(void **state) {
+    rig *r = *state;
+    double rows, us;
+    static const double slow[] = {1, 10};
+    for (uint32_t k = 0; k < 2; k++) {
+        r->m.pace =
+            (fake_pace){.step = 150e3 * slow[k], .decode = 1e3, .prefill = 5e3 * slow[k]};
+        open_or_fail(
+            r, (lg_options){
+                   .n_ctx = 4096, .n_seq = 8, .no_cache = true, .max_stall_us = LG_STALL_AUTO});
+        for (uint32_t i = 0; i < 4; i++) put(r, i, 20, 3000, 0, 0);
+        for (uint32_t i = 0; i < 30; i++) step(r);
+        read_beside_answers(r, 3000, &rows, &us);
+        uint64_t longest = read_beside_answers(r, 3000, &rows, &us);
+        double limit = k == 0 ? 1e6 : 4 * (1500e3 + 4e3);
+        assert_true(longest <= limit * 1.02);
+        assert_true(rows * r->m.pace.prefill > 0.6 * us);
+        lg_close(&r->eng);
+    }
+}
+
 static void test_alone_a_prompt_is_not_cut(void **state) {
     rig *r = *state;
     r->m.pace = (fake_pace){.step = 2000, .decode = 100, .prefill = 40};
@@ -548,6 +570,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(test_no_step_is_longer_than_allowed),
         T(test_a_limit_too_small_still_reads),
+        T(test_the_default_does_not_starve_prompts),
         T(test_alone_a_prompt_is_not_cut),
         T(test_a_hundred_requests_do_not_delay_another_client),
         T(test_work_is_shared_alike),
