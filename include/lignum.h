@@ -213,7 +213,10 @@ typedef struct lg_request {
         priority; /* lower is earlier: before all waiting ones of higher numbers, whose slots it may take */
     uint64_t
         client; /* who asks: those who wait in one priority are served alike, however much each asks for */
-    void *user; /* comes back in every event */
+    const char *
+        grammar; /* what the answer must be, or NULL: {"schema": JSON schema}, or {"tools": [...], "many": true} */
+    bool grammar_think; /* free reasoning up to </think> comes before it */
+    void *user;         /* comes back in every event */
 } lg_request;
 
 /* Queue a request; *id names it in events and lg_cancel.

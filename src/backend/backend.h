@@ -62,6 +62,7 @@ typedef struct lg_sampler {
     lg_params params;    /* seed filled */
     const lg_bias *bias; /* sorted by id */
     uint32_t n_bias;
+    const uint32_t *mask;    /* bit id: it may be chosen; at least one; NULL: all may */
     const uint32_t *ids;     /* prompt then produced ids */
     uint32_t n_prompt, n_id; /* produced = ids[n_prompt .. n_id) */
 } lg_sampler;

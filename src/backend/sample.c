@@ -1,7 +1,7 @@
 /* sample.c - from one row of logits to one token.
  *
  * In:  a logits row, what the sequence asks for and what it has produced.   Out: lg_sampled.
- * Order: logit bias; repetition, frequency and presence penalty; here log-probabilities are taken; then temperature,
+ * Order: logit bias; repetition, frequency and presence penalty; the mask; here log-probabilities are taken; then temperature,
  * top-k, top-p over what top-k left, min-p; then one draw.  Ids from n_sample_vocab up do not exist for any of it.
  * Invariants: a pure function of its arguments.  Ties go to the lower id.  Candidates are ranked by one 64-bit key
  * (logit, then id), and only as far down as the draw needs: a full sort of the vocabulary is never made in advance.
@@ -160,6 +160,17 @@ static void punish(const lg_sampler *s, float *logits, uint32_t n, uint32_t *cou
     }
 }
 
+#define MASKED                                                                                 \
+    (-1e30f) /* of an id that may not be chosen: its weight is 0 at any temperature */
+
+/* Take away what the mask does not allow; returns the best that is left. */
+static uint32_t keep_allowed(const uint32_t *mask, float *logits, uint32_t n) {
+    float top;
+    for (uint32_t i = 0; i < n; i++)
+        if (!(mask[i / 32] >> i % 32 & 1)) logits[i] = MASKED;
+    return lg_kern_get()->argmax(logits, n, &top);
+}
+
 /* Best id; false when any logit is not finite. */
 static bool find_best(const float *logits, uint32_t n, uint32_t *best) {
     uint32_t bad = 0;
@@ -239,6 +250,10 @@ static void report(const lg_sampler *s, const float *logits, uint32_t n, float t
     ranking r = gather(logits, n, n_top, work);
     for (uint32_t i = 0; i < n_top; i++) {
         uint64_t key = ranked(&r, i);
+        if (logit_of(key) == MASKED) {
+            n_top = i;
+            break;
+        }
         out->top[i].id = id_of(key);
         out->top[i].logprob = (float)((double)logits[id_of(key)] - norm);
     }
@@ -257,6 +272,7 @@ void lg_sample(const lg_sampler *s, float *logits, uint32_t n_vocab, uint32_t n_
     out->nonfinite = !find_best(logits, n, &best);
     out->id = best;
     if (out->nonfinite) return;
+    if (s->mask) best = out->id = keep_allowed(s->mask, logits, n);
     float top = logits[best];
     if (s->params.temperature > 0.0f) out->id = draw(s, logits, n, top, work);
     if (s->params.n_top >= 0) report(s, logits, n, top, work, out);

@@ -174,10 +174,13 @@ static void take(lg_engine *eng, lg_seq *seq, const lg_sampled *got) {
     }
     if (!seq->first_us) seq->first_us = lg_engine_now_us(eng);
     eng->store.ids[(size_t)seq->store * eng->store.n_ctx + seq->sampler.n_id] = got->id;
-    lg_seq_take(seq, &eng->limit, got);
+    bool goes_on = lg_seq_take(seq, &eng->limit, got);
     event_push(eng, seq);
     lg_finish finish = lg_seq_finish(seq, &eng->limit);
-    if (finish != LG_FINISH_NONE) end_seq(eng, seq, finish, LG_OK);
+    if (finish != LG_FINISH_NONE)
+        end_seq(eng, seq, finish, LG_OK);
+    else if (!goes_on)
+        end_seq(eng, seq, LG_FINISH_ERROR, LG_E_FORMAT);
 }
 
 /* Count a sequence's rows; those computed before it was put back are not charged again. */
@@ -325,6 +328,7 @@ static void fill_info(lg_engine *eng) {
 static void free_engine(lg_engine *eng) {
     for (uint32_t i = 0; i < eng->n_run; i++) lg_seq_close(&eng->run[i]);
     lg_queue_fini(&eng->queue);
+    lg_guide_kit_fini(&eng->kit);
     while (eng->ended) {
         lg_seq *seq = eng->ended;
         eng->ended = seq->next;
@@ -378,7 +382,10 @@ lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **out, lg_err *
                                 .max_piece = longest_piece(parts->tok, opt->n_sample_vocab),
                                 .tok = parts->tok,
                                 .eos = parts->w->cfg.eos,
-                                .n_eos = parts->w->cfg.n_eos};
+                                .n_eos = parts->w->cfg.n_eos,
+                                .kit = &eng->kit};
+    eng->kit =
+        (lg_guide_kit){parts->tok, opt->n_sample_vocab, eng->limit.eos, eng->limit.n_eos, NULL};
     *out = eng;
     return LG_OK;
 fail:

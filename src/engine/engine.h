@@ -5,6 +5,7 @@
  *   queue    who waits, in which order, fair to all clients                     admit   who gets in, and who is put back
  *   seq      one request's life: checks, ids, text                              stop    stop strings over any cut
  *   state    pages and slots; store: token buffers   prefix  (prefix.h) which beginnings are kept
+ *   guide    (guide.h) answers that must fit a grammar
  *   home     where a sequence lives: one rank of a group has one state and one prefix tree; alone there is one home
  *   reuse    what an engine takes from them and gives to them                   cost    (cost.h) how long steps take
  *   disk     (disk.h) kept beginnings in files
@@ -17,6 +18,7 @@
 
 #include "engine/cost.h"
 #include "engine/disk.h"
+#include "engine/guide.h"
 #include "model/tokenizer.h"
 
 #define LG_MAX_WAIT       4096 /* requests in the queue; one more gets LG_AGAIN */
@@ -135,6 +137,7 @@ struct lg_seq {
     uint32_t n_emit; /* bytes of text emitted in this step */
     bool met_stop;
     uint32_t stop_index;
+    lg_guide *guide; /* owned; NULL: any answer will do */
     /* events waiting to be fetched */
     lg_seq *event_next;
     bool has_token, has_end, keep_end; /* keep_end: the end event outlives the next lg_step */
@@ -151,6 +154,7 @@ typedef struct lg_seq_limit {
     const lg_tokenizer *tok;
     const uint32_t *eos;
     uint32_t n_eos;
+    lg_guide_kit *kit; /* for grammars */
 } lg_seq_limit;
 
 /* Check a request and copy it; ids produced earlier go through stop strings and detokeniser without a trace.
@@ -165,8 +169,8 @@ uint32_t lg_seq_n_need(const lg_seq *seq, uint32_t n_ctx);
 /* Whether the sequence is over after its last produced id. */
 lg_finish lg_seq_finish(const lg_seq *seq, const lg_seq_limit *lim);
 
-/* Append a sampled id (the token buffer has room): fills seq->token. */
-void lg_seq_take(lg_seq *seq, const lg_seq_limit *lim, const lg_sampled *got);
+/* Append a sampled id (the token buffer has room): fills seq->token.  false: its grammar has no way on. */
+bool lg_seq_take(lg_seq *seq, const lg_seq_limit *lim, const lg_sampled *got);
 
 /* Fill seq->end; held back text goes out with it unless a stop string was met. */
 void lg_seq_end(lg_seq *seq, lg_finish finish, lg_status status, uint64_t now_us);
@@ -394,6 +398,7 @@ struct lg_engine {
     lg_info info;
     lg_stats stats; /* the counters; lg_get_stats adds what is known elsewhere */
     lg_seq_limit limit;
+    lg_guide_kit kit;
     lg_backend *be;
     lg_home *home; /* [n_home], one for each owner */
     uint32_t n_home;

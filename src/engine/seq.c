@@ -77,6 +77,18 @@ static lg_status check_lists(const lg_seq_limit *lim, const lg_request *req, lg_
     return LG_OK;
 }
 
+static lg_status open_guide(const lg_seq_limit *lim, const lg_request *req, lg_seq *seq,
+                            lg_err *err) {
+    if (!req->grammar) return LG_OK;
+    if (req->params.ignore_eos)
+        return LG_FAIL(err, LG_E_ARG, "ignore_eos: an answer with a grammar has an end");
+    LG_TRY(lg_guide_open(lim->kit, req->grammar, req->grammar_think,
+                         req->ids + req->n_id - req->n_produced, req->n_produced, &seq->guide,
+                         err));
+    seq->sampler.mask = lg_guide_mask(seq->guide);
+    return LG_OK;
+}
+
 /* ---- text ---- */
 
 /* Forget what was emitted in the last step. */
@@ -178,6 +190,7 @@ lg_status lg_seq_open(const lg_seq_limit *lim, const lg_request *req, uint64_t i
     seq->id = id;
     seq->sampler.params = req->params;
     lg_status st = fresh_seed(&seq->sampler.params, err);
+    if (st == LG_OK) st = open_guide(lim, req, seq, err);
     if (st == LG_OK && !seq->text.data)
         st = LG_FAIL(err, LG_E_NOMEM, "request: no memory for %zu bytes", seq->text.cap_bytes);
     if (st != LG_OK) {
@@ -208,6 +221,7 @@ lg_status lg_seq_open(const lg_seq_limit *lim, const lg_request *req, uint64_t i
 void lg_seq_close(lg_seq **seq) {
     if (!*seq) return;
     lg_buf_fini(&(*seq)->text);
+    lg_guide_close(&(*seq)->guide);
     LG_FREE(*seq);
 }
 
@@ -226,7 +240,7 @@ lg_finish lg_seq_finish(const lg_seq *seq, const lg_seq_limit *lim) {
     return s->n_id >= lim->n_ctx ? LG_FINISH_LENGTH : LG_FINISH_NONE;
 }
 
-void lg_seq_take(lg_seq *seq, const lg_seq_limit *lim, const lg_sampled *got) {
+bool lg_seq_take(lg_seq *seq, const lg_seq_limit *lim, const lg_sampled *got) {
     seq->sampler.n_id++;
     text_put(seq, lim, got->id);
     memcpy(seq->top, got->top, got->n_top * sizeof *got->top);
@@ -237,6 +251,10 @@ void lg_seq_take(lg_seq *seq, const lg_seq_limit *lim, const lg_sampled *got) {
     seq->token.text = lg_buf_str(&seq->text);
     seq->token.len_bytes = seq->n_emit;
     seq->has_token = true;
+    if (!seq->guide) return true;
+    lg_guide_take(seq->guide, got->id);
+    seq->sampler.mask = lg_guide_mask(seq->guide);
+    return seq->sampler.mask != NULL;
 }
 
 void lg_seq_end(lg_seq *seq, lg_finish finish, lg_status status, uint64_t now_us) {

@@ -6,6 +6,8 @@
  * Thread: gateway.  Memory: the request owns both documents.  Test: tests/unit/test_anthropic.c */
 #include "gateway/anthropic.h"
 
+#include "gateway/format.h"
+
 #include <string.h>
 
 /* The line some client puts first into its system prompt; it differs in every request, so that nothing could be reused. */
@@ -122,18 +124,20 @@ static bool take_tool_choice(lg_parse *p, const lg_field *f, const lg_json *v) {
     const lg_json *type = lg_json_get(v, "type");
     const lg_json *alone = lg_json_get(v, "disable_parallel_tool_use");
     if (v->kind != LG_JSON_OBJECT) return lg_request_bad(p, f->name, v, "an object");
-    if (lg_json_is(type, "any") || lg_json_is(type, "tool"))
-        return lg_request_refuse(p->e, "tool_choice.type", "unsupported_value",
-                                 "tool_choice.type: forcing a call is not supported; use "
-                                 "\"auto\" or \"none\"");
+    bool tool = lg_json_is(type, "tool");
+    if ((tool || lg_json_is(type, "any")) &&
+        !lg_format_force(p, f->name, tool, lg_json_get(v, "name")))
+        return false;
     p->no_tools = lg_json_is(type, "none");
-    if (!p->no_tools && !lg_json_is(type, "auto"))
-        return lg_request_refuse(p->e, "tool_choice.type", "invalid_value",
-                                 "tool_choice.type: expected \"auto\" or \"none\"");
+    if (!p->no_tools && !p->force && !lg_json_is(type, "auto"))
+        return lg_request_refuse(
+            p->e, "tool_choice.type", "invalid_value",
+            "tool_choice.type: expected \"auto\", \"any\", \"tool\" or \"none\"");
     if (alone && alone->kind != LG_JSON_NULL && !lg_json_bool(alone, &p->req->one_call))
         return lg_request_bad(p, "tool_choice.disable_parallel_tool_use", alone,
                               "true or false");
-    return ONLY(p, f->name, v, "type", "disable_parallel_tool_use");
+    return tool ? ONLY(p, f->name, v, "type", "disable_parallel_tool_use", "name")
+                : ONLY(p, f->name, v, "type", "disable_parallel_tool_use");
 }
 
 static bool take_service_tier(lg_parse *p, const lg_field *f, const lg_json *v) {
@@ -145,10 +149,10 @@ static bool take_output_config(lg_parse *p, const lg_field *f, const lg_json *v)
     static const char *const effort[] = {"low", "medium", "high", "xhigh", "max"};
     const lg_json *e = lg_json_get(v, "effort"), *format = lg_json_get(v, "format");
     if (v->kind != LG_JSON_OBJECT) return lg_request_bad(p, f->name, v, "an object");
-    if (format && format->kind != LG_JSON_NULL)
-        return lg_request_refuse(p->e, "output_config.format", "unsupported_value",
-                                 "output_config.format is not supported");
-    if (!ONLY(p, f->name, v, "effort")) return false;
+    if (format && format->kind != LG_JSON_NULL &&
+        !lg_format_take(p, "output_config.format", format, NULL))
+        return false;
+    if (!ONLY(p, f->name, v, "effort", "format")) return false;
     if (!e || e->kind == LG_JSON_NULL) return true;
     for (size_t i = 0; i < LG_COUNT(effort); i++)
         if (lg_json_is(e, effort[i])) return true;
@@ -549,7 +553,8 @@ static bool finish(lg_parse *p) {
                                  "thinking.budget_tokens: expected less than max_tokens (%u), "
                                  "found %u",
                                  r->max_tokens, r->think_budget);
-    return render(p) && check_length(p) && lg_request_name_it(r, "msg_", p->e);
+    return render(p) && lg_format_finish(p) && check_length(p) &&
+           lg_request_name_it(r, "msg_", p->e);
 }
 
 bool lg_anthropic_open(const lg_oai_model *model, const char *body, size_t len_bytes,

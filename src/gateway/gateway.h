@@ -11,6 +11,7 @@
  *   anthropic, responses  two more wire formats              blocks    output as a list of blocks, for these two
  *   history    conversations for previous_response_id       tokenize  /tokenize, /detokenize
  *   openapi    the tables of fields as a document            notice    what the log says once
+ *   format     answers of a given form: JSON, forced calls
  *   argval     text of an argument -> JSON, by schema
  *   replay     turns of the assistant in the ids that were made
  *
@@ -120,7 +121,7 @@ lg_status lg_supervise_open(struct event_base *base, const lg_super_opt *opt, lg
 /* Ends the worker, waiting at most two seconds.  Flights end without a word. */
 void lg_supervise_close(lg_super **sup);
 
-/* Start an answer.  Ids are copied; stop strings and biases are borrowed until the flight is gone.  A missing seed is drawn
+/* Start an answer.  Ids are copied; stop strings, biases and the grammar are borrowed until the flight is gone.  A missing seed is drawn
  * here, so that the answer can go on in another worker.
  * LG_OK; LG_E_ARG when it is empty or too long for the link; LG_AGAIN when max_flight are under way, or this client has more than 4 times what is left; LG_E_COMM while there is no worker (loading, or lost for longer than
  * restart_us); LG_E_NOMEM.  No event is delivered inside the call. */

@@ -6,6 +6,8 @@
  * fuzz/fuzz_openai.c */
 #include "gateway/openai.h"
 
+#include "gateway/format.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -56,11 +58,12 @@ static bool take_tool_choice(lg_parse *p, const lg_field *f, const lg_json *v) {
     if (lg_json_is(v, "auto")) return true;
     p->no_tools = lg_json_is(v, "none");
     if (p->no_tools) return true;
-    if (lg_json_is(v, "required") || v->kind == LG_JSON_OBJECT)
-        return lg_request_refuse(
-            p->e, f->name, "unsupported_value",
-            "tool_choice: forcing a call is not supported; use \"auto\" or \"none\"");
-    return lg_request_bad(p, f->name, v, "\"auto\" or \"none\"");
+    if (lg_json_is(v, "required")) return lg_format_force(p, f->name, false, NULL);
+    if (lg_json_is(lg_json_get(v, "type"), "function"))
+        return lg_format_force(p, f->name, true,
+                               lg_json_get(lg_json_get(v, "function"), "name"));
+    return lg_request_bad(p, f->name, v,
+                          "\"auto\", \"none\", \"required\" or {\"type\": \"function\", ...}");
 }
 
 static bool take_stream_options(lg_parse *p, const lg_field *f, const lg_json *v) {
@@ -98,14 +101,7 @@ static bool take_top_logprobs(lg_parse *p, const lg_field *f, const lg_json *v) 
 }
 
 static bool take_response_format(lg_parse *p, const lg_field *f, const lg_json *v) {
-    const lg_json *type = lg_json_get(v, "type");
-    if (v->kind != LG_JSON_OBJECT) return lg_request_bad(p, f->name, v, "an object");
-    if (!lg_json_is(type, "text"))
-        return lg_request_refuse(p->e, "response_format.type", "unsupported_value",
-                                 "response_format.type: only \"text\" is supported");
-    for (const lg_json *m = v->child; m; m = m->next)
-        if (!lg_request_key_is(m, "type") && !lg_request_unknown(p, f->name, m)) return false;
-    return true;
+    return lg_format_take(p, f->name, v, "json_schema");
 }
 
 static bool take_modalities(lg_parse *p, const lg_field *f, const lg_json *v) {
@@ -290,7 +286,7 @@ static bool finish(lg_parse *p) {
     if (!combine_fields(p)) return false;
     if (r->chat)
         return lg_oai_check_messages(p) && lg_request_render(p, p->messages) &&
-               lg_request_check_length(p, "messages") &&
+               lg_format_finish(p) && lg_request_check_length(p, "messages") &&
                lg_request_name_it(r, "chatcmpl-", p->e);
     if (!encode_prompt(p) || !lg_request_check_length(p, "prompt")) return false;
     uint64_t left = r->model->n_ctx - r->ids.n;

@@ -188,7 +188,7 @@ static const struct {
                  ",'parameters':" SCHEMA ",'strict':{'type':'boolean'}",
                  "'required':['type','name'],"),
           "")},
-    {"tool_choice", LG_AT_CHAT | LG_AT_RESPONSES, "{'enum':['auto','none',null]}"},
+    {"tool_choice", LG_AT_CHAT | LG_AT_RESPONSES, "{'enum':['auto','none','required',null]}"},
     {"tool_choice", LG_AT_MESSAGES | LG_AT_COUNT,
      OBJECT("'type':{'enum':['auto','none']},'disable_parallel_tool_use':{'type':'boolean'}",
             "'required':['type'],")},
@@ -208,7 +208,13 @@ static const struct {
     {"logit_bias", ~0u,
      "{'type':'object','propertyNames':{'pattern':'^[0-9]{1,2}$'},"
      "'additionalProperties':{'type':'number','minimum':-100,'maximum':100}}"},
-    {"response_format", ~0u, OBJECT("'type':{'const':'text'}", "'required':['type'],")},
+    {"response_format", ~0u,
+     "{'oneOf':[" OBJECT(
+         "'type':{'enum':['text','json_object']}",
+         "'required':['type'],") "," OBJECT("'type':{'const':'json_schema'},'json_schema'"
+                                            ":" OBJECT("'name':" STRING ",'schema':" SCHEMA,
+                                                       "'required':['name','schema'],"),
+                                            "'required':['type','json_schema'],") "]}"},
     {"modalities", ~0u, "{'enum':[['text'],null]}"},
     {"text", LG_AT_RESPONSES,
      OBJECT("'format':" OBJECT("'type':{'const':'text'}",

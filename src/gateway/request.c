@@ -475,6 +475,7 @@ void lg_oai_close(lg_oai_req **req) {
     lg_ids_fini(&r->ids);
     lg_mem_free(r->bias);
     lg_buf_fini(&r->kept);
+    lg_buf_fini(&r->grammar);
     lg_json_close(&r->chat_doc);
     lg_json_close(&r->doc);
     LG_FREE(*req);

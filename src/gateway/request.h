@@ -70,6 +70,7 @@ typedef struct lg_oai_req {
     bool store;          /* /v1/responses: keep it for previous_response_id */
     lg_buf kept;         /* what is kept: the messages, each followed by a comma */
     bool token_strs;     /* /tokenize: the pieces too */
+    lg_buf grammar;      /* what the answer must be; empty: anything */
 } lg_oai_req;
 
 void lg_oai_close(lg_oai_req **req);
@@ -117,6 +118,11 @@ struct lg_parse {
     int thinking; /* enable_thinking: -1 not given, 0, 1 */
     bool preserve_thinking;
     int asked; /* the same by `thinking` of Messages */
+    bool json; /* format.h: the answer is JSON, of this schema or any object */
+    const lg_json *schema;
+    bool force; /* a call must be made, of this tool or any */
+    const lg_json *force_name;
+    char form_param[LG_REQUEST_PARAM], force_param[LG_REQUEST_PARAM];
     bool effort_given, effort_none, no_tools, logprobs, stream_options;
     int top_logprobs; /* -1 not given */
     uint32_t max_tokens, max_completion_tokens;

@@ -7,6 +7,7 @@
 #include "gateway/responses.h"
 
 #include "base/clock.h"
+#include "gateway/format.h"
 #include "gateway/history.h"
 
 #include <string.h>
@@ -102,9 +103,11 @@ static bool take_tools(lg_parse *p, const lg_field *f, const lg_json *v) {
 static bool take_tool_choice(lg_parse *p, const lg_field *f, const lg_json *v) {
     p->no_tools = lg_json_is(v, "none");
     if (p->no_tools || lg_json_is(v, "auto")) return true;
-    return lg_request_refuse(p->e, f->name, "unsupported_value",
-                             "tool_choice: forcing a call is not supported; use \"auto\" or "
-                             "\"none\"");
+    if (lg_json_is(v, "required")) return lg_format_force(p, f->name, false, NULL);
+    if (lg_json_is(lg_json_get(v, "type"), "function"))
+        return lg_format_force(p, f->name, true, lg_json_get(v, "name"));
+    return lg_request_bad(p, f->name, v,
+                          "\"auto\", \"none\", \"required\" or {\"type\": \"function\", ...}");
 }
 
 static bool take_reasoning(lg_parse *p, const lg_field *f, const lg_json *v) {
@@ -139,9 +142,7 @@ static bool take_text(lg_parse *p, const lg_field *f, const lg_json *v) {
     for (const lg_json *m = v->child; m; m = m->next) {
         if (m->kind == LG_JSON_NULL) continue;
         if (lg_request_key_is(m, "format")) {
-            if (!lg_json_is(lg_json_get(m, "type"), "text") || m->n_child != 1)
-                return lg_request_refuse(p->e, "text.format", "unsupported_value",
-                                         "text.format: only {\"type\": \"text\"} is supported");
+            if (!lg_format_take(p, "text.format", m, NULL)) return false;
         } else if (lg_request_key_is(m, "verbosity")) {
             if (!lg_json_is(m, "medium"))
                 return lg_request_refuse(p->e, "text.verbosity", "unsupported_value",
@@ -547,7 +548,7 @@ static bool finish(lg_parse *p) {
     r->chat = true;
     r->max_tokens = p->max_tokens;
     if (!store || store->kind == LG_JSON_NULL) r->store = true; /* the format's default */
-    return render(p) && lg_request_check_length(p, "input") &&
+    return render(p) && lg_format_finish(p) && lg_request_check_length(p, "input") &&
            lg_request_name_it(r, "resp_", p->e);
 }
 

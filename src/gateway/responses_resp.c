@@ -175,7 +175,14 @@ static void put_response(lg_buf *b, const answer *a, const char *status,
     put_given(b, a, "user", "null");
     lg_buf_printf(b, ",\"parallel_tool_calls\":%s,\"store\":%s,\"truncation\":\"disabled\"",
                   r->one_call ? "false" : "true", r->store ? "true" : "false");
-    lg_buf_puts(b, ",\"text\":{\"format\":{\"type\":\"text\"}},\"background\":false");
+    const lg_json *format =
+        lg_json_get(lg_json_get(lg_json_root(a->req->doc), "text"), "format");
+    lg_buf_puts(b, ",\"background\":false,\"text\":{\"format\":");
+    if (format && format->kind == LG_JSON_OBJECT)
+        lg_json_put(b, format, LG_JSON_COMPACT);
+    else
+        lg_buf_puts(b, "{\"type\":\"text\"}");
+    lg_buf_puts(b, "}");
     lg_buf_puts(b, ",\"temperature\":");
     lg_json_put_double(b, (double)r->params.temperature);
     lg_buf_puts(b, ",\"top_p\":");

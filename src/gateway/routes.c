@@ -230,6 +230,8 @@ static lg_status submit(lg_job *j, uint32_t i, const lg_ids *ids) {
                     .n_stop = q->n_stop,
                     .bias = q->bias,
                     .n_bias = q->n_bias,
+                    .grammar = q->grammar.len_bytes ? q->grammar.data : NULL,
+                    .grammar_think = q->opened_think && ch->n_before == 0,
                     .cache_salt =
                         lg_request_salt(j->g->opt->share_cache ? 0 : tenant_of(j->key), q),
                     .client = tenant_of(j->key),

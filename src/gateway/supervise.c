@@ -12,6 +12,7 @@
  * Invariants: flight.state SENT <=> the worker knows flight.id; n_trial counts SENT flights that are on probation.
  * Thread: gateway.  Memory: a flight with its ids.  Test: tests/e2e/test_worker.py */
 #include "gateway/gateway.h"
+#include "model/grammar.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -582,7 +583,8 @@ lg_status lg_supervise_submit(lg_super *s, const lg_request *req, lg_flight_fn *
     size_t stop_bytes = 0;
     for (uint32_t i = 0; i < req->n_stop; i++) stop_bytes += strlen(req->stop[i]);
     if (req->n_id == 0 || req->n_id > MAX_CTX || req->n_bias > LG_LINK_MAX_BIAS ||
-        req->n_stop > LG_LINK_MAX_STOP || stop_bytes > MAX_STOP_BYTES || req->n_produced)
+        req->n_stop > LG_LINK_MAX_STOP || stop_bytes > MAX_STOP_BYTES || req->n_produced ||
+        (req->grammar && strlen(req->grammar) > LG_GRAMMAR_MAX_BYTES))
         return LG_E_ARG;
     if (!s->started || s->expired) return LG_E_COMM;
     if (s->n_flight >= s->opt.max_flight || !may_enter(s, req->client) ||

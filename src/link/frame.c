@@ -105,6 +105,7 @@ lg_status lg_link_put_submit(lg_buf *out, uint64_t id, const lg_request *req) {
     if (req->n_stop > LG_LINK_MAX_STOP || req->n_bias > LG_LINK_MAX_BIAS) return LG_E_ARG;
     if (req->n_id == 0 || req->n_produced > req->n_id) return LG_E_ARG;
     for (uint32_t i = 0; i < req->n_stop; i++) need += strlen(req->stop[i]) + 8;
+    if (req->grammar) need += strlen(req->grammar) + 8;
     if (need > LG_LINK_MAX_BYTES) return LG_E_ARG;
     size_t at = begin(out, LG_LINK_SUBMIT);
     put_u64(out, id);
@@ -121,6 +122,8 @@ lg_status lg_link_put_submit(lg_buf *out, uint64_t id, const lg_request *req) {
     put_u32(out, req->n_stop);
     for (uint32_t i = 0; i < req->n_stop; i++)
         put_text(out, req->stop[i], strlen(req->stop[i]));
+    put_u32(out, req->grammar ? 1u + req->grammar_think : 0u);
+    if (req->grammar) put_text(out, req->grammar, strlen(req->grammar));
     end(out, at);
     return LG_OK;
 }
@@ -335,6 +338,10 @@ static void get_submit(cursor *c, lg_link_msg *m) {
     }
     for (uint32_t i = 0; i < req->n_stop; i++) m->u.submit.stop[i] = get_text(c, NULL);
     req->stop = m->u.submit.stop;
+    uint32_t grammar = get_u32(c);
+    if (grammar > 2) c->bad = true;
+    req->grammar_think = grammar == 2;
+    req->grammar = grammar ? get_text(c, NULL) : NULL;
 }
 
 static void get_event(cursor *c, lg_event *e, bool token) {

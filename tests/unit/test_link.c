@@ -126,7 +126,9 @@ static void put_all(lg_buf *b) {
                       .n_bias = LG_COUNT(bias),
                       .cache_salt = 0x1122334455667788,
                       .client = 0x99aabbccddeeff00,
-                      .priority = -7};
+                      .priority = -7,
+                      .grammar = "{\"schema\": {}}",
+                      .grammar_think = true};
     lg_event tok = token_event(), done = done_event();
     lg_stats s = {.n_step = 1,
                   .n_running = 2,
@@ -179,6 +181,8 @@ static void check_submit(const lg_link_msg *m) {
     assert_true(q->cache_salt == 0x1122334455667788);
     assert_true(q->client == 0x99aabbccddeeff00);
     assert_int_equal(q->priority, -7);
+    assert_string_equal(q->grammar, "{\"schema\": {}}");
+    assert_true(q->grammar_think);
     assert_int_equal(q->n_bias, LG_COUNT(bias));
     assert_memory_equal(q->bias, bias, sizeof bias);
     assert_int_equal(q->n_stop, LG_COUNT(stop));

@@ -95,7 +95,19 @@ static const struct {
     {"'reasoning_effort':'much'", "reasoning_effort"},
     {"'reasoning_effort':5", "reasoning_effort"},
     {"'response_format':'text'", "response_format"},
-    {"'response_format':{'type':'json_object'}", "response_format.type"},
+    {"'response_format':{'type':'json'}", "response_format.type"},
+    {"'response_format':{'type':'json_object','schema':{}}", "response_format.schema"},
+    {"'response_format':{'type':'json_schema'}", "response_format.json_schema"},
+    {"'response_format':{'type':'json_schema','json_schema':{'name':'x'}}",
+     "response_format.json_schema.schema"},
+    {"'response_format':{'type':'json_schema','json_schema':{'schema':{'type':'x'}}}",
+     "response_format.json_schema.schema"},
+    {"'response_format':{'type':'json_schema','json_schema':{'schema':{},'x':1}}",
+     "response_format.json_schema.x"},
+    {"'response_format':{'type':'json_object'}," TOOL, "response_format"},
+    {"'response_format':{'type':'json_object'},'ignore_eos':true", "ignore_eos"},
+    {TOOL ",'tool_choice':{'type':'function','function':{'name':'sub'}}", "tool_choice"},
+    {TOOL ",'tool_choice':{'type':'function'}", "tool_choice"},
     {"'response_format':{}", "response_format.type"},
     {"'response_format':{'type':'text','x':1}", "response_format.x"},
     {"'modalities':['audio']", "modalities"},
@@ -372,6 +384,45 @@ static void test_thinking_switches(void **state) {
     }
 }
 
+/* What the engine is told of the answer's form. */
+static void test_forms_of_answers(void **state) {
+    (void)state;
+    static const struct {
+        const char *more, *grammar;
+    } c[] = {
+        {"'response_format':{'type':'text'}", ""},
+        {"'response_format':{'type':'json_object'}", "{'schema':{'type':'object'}}"},
+        {"'response_format':{'type':'json_schema','json_schema':{'name':'n','strict':true,'"
+         "schema':{"
+         "'type':'integer'}}}",
+         "{'schema':{'type':'integer'}}"},
+        {TOOL ",'tool_choice':'none','response_format':{'type':'json_object'}",
+         "{'schema':{'type':'object'}}"},
+        {TOOL ",'tool_choice':'auto'", ""},
+        {"'tools':[{'type':'function','function':{'name':'a'}},{'type':'function','function':{'"
+         "name':"
+         "'b'}}],'tool_choice':'required'",
+         "{'tools':[{'type':'function','function':{'name':'a'}},{'type':'function','function':{"
+         "'name':"
+         "'b'}}],'many':true}"},
+        {"'tools':[{'type':'function','function':{'name':'a'}},{'type':'function','function':{'"
+         "name':"
+         "'b'}}],'tool_choice':{'type':'function','function':{'name':'b'}}",
+         "{'tools':[{'type':'function','function':{'name':'b'}}],'many':false}"},
+        {"'tools':[{'type':'function','function':{'name':'a'}}],'tool_choice':'required',"
+         "'parallel_tool_calls':false",
+         "{'tools':[{'type':'function','function':{'name':'a'}}],'many':false}"},
+    };
+    for (size_t i = 0; i < LG_COUNT(c); i++) {
+        lg_oai_req *r = open_good(true, c[i].more);
+        lg_buf want = {0};
+        for (const char *p = c[i].grammar; *p; p++) lg_buf_putc(&want, *p == '\'' ? '"' : *p);
+        assert_string_equal(lg_buf_str(&r->grammar), lg_buf_str(&want));
+        lg_buf_fini(&want);
+        lg_oai_close(&r);
+    }
+}
+
 static void test_tools_and_messages_of_clients(void **state) {
     (void)state;
     lg_oai_req *with = open_good(true, TOOL),
@@ -420,6 +471,7 @@ int main(void) {
         cmocka_unit_test(test_good_values_arrive),
         cmocka_unit_test(test_priorities_and_tiers),
         cmocka_unit_test(test_thinking_switches),
+        cmocka_unit_test(test_forms_of_answers),
         cmocka_unit_test(test_tools_and_messages_of_clients),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

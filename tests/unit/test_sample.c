@@ -320,6 +320,51 @@ static void test_padding_rows_do_not_exist(void **state) {
     assert_true(sample(r, &s, V, REAL).id < REAL);
 }
 
+/* Masked ids are as if they were not there: the same probabilities as without them. */
+static void test_masked_ids_do_not_exist(void **state) {
+    rig *r = *state;
+    enum { V = 200 };
+    uint32_t mask[(V + 31) / 32] = {0}, n_set = 0, hits[V] = {0};
+    for (uint32_t i = 0; i < V; i++) {
+        r->logits[i] = 3 * noise(8, i);
+        if (i % 7 != 3) continue;
+        mask[i / 32] |= 1u << i % 32;
+        n_set++;
+    }
+    lg_sampler s = plain();
+    s.mask = mask;
+    s.params.n_top = LG_MAX_TOP;
+    double sum = 0.0;
+    for (uint32_t i = 3; i < V; i += 7) sum += exp((double)r->logits[i]);
+    enum { DRAWS = 20000 };
+    for (uint32_t d = 0; d < DRAWS; d++) {
+        s.params.seed = d;
+        s.params.temperature = 1.0f;
+        lg_sampled out = sample(r, &s, V, V);
+        assert_false(out.nonfinite);
+        assert_true(out.id % 7 == 3);
+        assert_float_equal(out.logprob, (float)((double)r->logits[out.id] - log(sum)), 1e-4f);
+        hits[out.id]++;
+    }
+    for (uint32_t i = 3; i < V; i += 7)
+        assert_float_equal((float)hits[i] / DRAWS, (float)(exp((double)r->logits[i]) / sum),
+                           0.015f);
+    for (uint32_t d = 0; d < 500; d++) {
+        s.params.seed = d;
+        s.params.temperature = d % 2 ? 100.0f : 0.0f;
+        s.params.top_k = d % 3 ? 0 : 40;
+        s.params.min_p = d % 5 ? 0 : 0.9f;
+        lg_sampled out = sample(r, &s, V, V);
+        assert_true(out.id % 7 == 3);
+        assert_int_equal(out.n_top, n_set < LG_MAX_TOP ? n_set : LG_MAX_TOP);
+        for (uint32_t i = 0; i < out.n_top; i++) assert_true(out.top[i].id % 7 == 3);
+    }
+    memset(mask, 0, sizeof mask);
+    mask[2] = 1u << 5;
+    assert_int_equal(sample(r, &s, V, V).id, 69);
+    assert_int_equal(sample(r, &s, V, V).n_top, 1);
+}
+
 static void test_numbers_that_are_not_finite_are_seen(void **state) {
     rig *r = *state;
     static const float bad[] = {NAN, INFINITY, -INFINITY};
@@ -363,6 +408,7 @@ int main(void) {
         cmocka_unit_test(test_penalties_follow_their_formulas),
         cmocka_unit_test(test_logprobs_come_before_temperature_and_filters),
         cmocka_unit_test(test_padding_rows_do_not_exist),
+        cmocka_unit_test(test_masked_ids_do_not_exist),
         cmocka_unit_test(test_numbers_that_are_not_finite_are_seen),
         cmocka_unit_test(test_seed_choice_and_position_move_the_draw),
     };

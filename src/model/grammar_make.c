@@ -1,0 +1,596 @@
+/* grammar_make.c - a JSON schema, or tools, into nodes: see grammar.h.
+ *
+ * In:  the source's JSON.   Out: lg_grammar, or the path of what cannot be enforced.
+ * A schema becomes one node; a $ref is the node of what it names, so a schema may contain itself.  In lax mode (a tool's
+ * parameters) what is not understood becomes any value.
+ * Thread: any.  Memory: the grammar's arrays.  Test: tests/unit/test_grammar.c */
+#include "model/grammar_make.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_NODE = 20000, MAX_ITEM = 60000, MAX_REF = 64, JSON_DEPTH = 128 };
+
+/* ---- Nodes ---- */
+
+static bool grow(void **p, uint32_t *cap, uint32_t n, size_t size) {
+    if (n < *cap) return true;
+    uint32_t more = *cap ? 2 * *cap : 64;
+    void *q = lg_mem_realloc(*p, more * size);
+    if (!q) return false;
+    *p = q;
+    *cap = more;
+    return true;
+}
+
+/* Refuse what stands at the path; the first word counts. */
+uint16_t lg_grammar_make_fail(lg_grammar_maker *m, const char *fmt, ...) {
+    char why[160];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    if (m->err && !m->err->msg[0])
+        (void)LG_FAIL(m->err, LG_E_ARG, "%s: %s", m->path[0] ? m->path : "schema", why);
+    return LG_NODE_NONE;
+}
+
+uint16_t lg_grammar_make_no_memory(lg_grammar_maker *m) {
+    m->no_memory = true;
+    return LG_NODE_NONE;
+}
+
+uint16_t lg_grammar_make_node(lg_grammar_maker *m, lg_node_kind kind) {
+    lg_grammar *g = m->g;
+    if (g->n_node == MAX_NODE) return lg_grammar_make_fail(m, "the schema is too large");
+    if (!grow((void **)&g->node, &g->cap_node, g->n_node, sizeof *g->node))
+        return lg_grammar_make_no_memory(m);
+    g->node[g->n_node] = (lg_node){
+        .kind = kind, .high = LG_NODE_NO_MAX, .child = LG_NODE_NONE, .item = g->n_item};
+    return (uint16_t)g->n_node++;
+}
+
+/* Room for n items of a node, in one piece. */
+bool lg_grammar_make_items(lg_grammar_maker *m, uint16_t node, uint32_t n) {
+    lg_grammar *g = m->g;
+    if (n > LG_NODE_NO_MAX - 1 || g->n_item + n > MAX_ITEM) {
+        lg_grammar_make_fail(m, "the schema is too large");
+        return false;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!grow((void **)&g->item, &g->cap_item, g->n_item + i, sizeof *g->item)) {
+            lg_grammar_make_no_memory(m);
+            return false;
+        }
+        g->item[g->n_item + i] = (lg_node_item){.node = LG_NODE_NONE};
+    }
+    g->node[node].item = g->n_item;
+    g->node[node].n_item = (uint16_t)n;
+    g->n_item += n;
+    return true;
+}
+
+lg_node_item *lg_grammar_make_item(lg_grammar_maker *m, uint16_t node, uint32_t i) {
+    return &m->g->item[m->g->node[node].item + i];
+}
+
+/* Item i's text: what was appended to g->text since `from`.  Until all is made it is kept as a distance. */
+bool lg_grammar_make_text(lg_grammar_maker *m, uint16_t node, uint32_t i, size_t from) {
+    size_t len = m->g->text.len_bytes - from;
+    if (m->g->text.failed) {
+        lg_grammar_make_no_memory(m);
+        return false;
+    }
+    if (len > LG_GRAMMAR_MAX_TEXT) {
+        lg_grammar_make_fail(m, "a name or value of more than %d bytes", LG_GRAMMAR_MAX_TEXT);
+        return false;
+    }
+    lg_grammar_make_item(m, node, i)->text = (const char *)from; /* resolved at the end */
+    lg_grammar_make_item(m, node, i)->len_bytes = (uint16_t)len;
+    return true;
+}
+
+/* A node whose items are these nodes. */
+uint16_t lg_grammar_make_group(lg_grammar_maker *m, lg_node_kind kind, const uint16_t *nodes,
+                               uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (nodes[i] == LG_NODE_NONE) return LG_NODE_NONE;
+    uint16_t node = lg_grammar_make_node(m, kind);
+    if (node == LG_NODE_NONE || !lg_grammar_make_items(m, node, n)) return LG_NODE_NONE;
+    for (uint32_t i = 0; i < n; i++) lg_grammar_make_item(m, node, i)->node = nodes[i];
+    return node;
+}
+
+/* The node of any name of a member. */
+static uint16_t any_key(lg_grammar_maker *m) {
+    if (m->key == LG_NODE_NONE) m->key = lg_grammar_make_node(m, LG_NODE_STRING);
+    return m->key;
+}
+
+static uint16_t new_map(lg_grammar_maker *m, uint16_t value) {
+    uint16_t key = any_key(m), node = lg_grammar_make_node(m, LG_NODE_MAP);
+    if (key == LG_NODE_NONE || node == LG_NODE_NONE) return LG_NODE_NONE;
+    m->g->node[node].low = key;
+    m->g->node[node].child = value;
+    return node;
+}
+
+static uint16_t word(lg_grammar_maker *m, const char *a, const char *b) {
+    uint16_t node = lg_grammar_make_node(m, LG_NODE_TEXTS);
+    const char *text[] = {a, b};
+    uint32_t n = b ? 2 : 1;
+    if (node == LG_NODE_NONE || !lg_grammar_make_items(m, node, n)) return LG_NODE_NONE;
+    for (uint32_t i = 0; i < n; i++) {
+        size_t from = m->g->text.len_bytes;
+        lg_buf_puts(&m->g->text, text[i]);
+        if (!lg_grammar_make_text(m, node, i, from)) return LG_NODE_NONE;
+    }
+    return node;
+}
+
+/* Any value; its containers hold any values. */
+static uint16_t any_value(lg_grammar_maker *m) {
+    if (m->any != LG_NODE_NONE) return m->any;
+    uint16_t any = lg_grammar_make_node(m, LG_NODE_CHOICE);
+    if (any == LG_NODE_NONE || !lg_grammar_make_items(m, any, 6)) return LG_NODE_NONE;
+    m->any = any;
+    uint16_t list = lg_grammar_make_node(m, LG_NODE_ARRAY);
+    uint16_t part[] = {any_key(m),
+                       lg_grammar_make_node(m, LG_NODE_NUMBER),
+                       new_map(m, any),
+                       list,
+                       word(m, "true", "false"),
+                       word(m, "null", NULL)};
+    for (uint32_t i = 0; i < LG_COUNT(part); i++) {
+        if (part[i] == LG_NODE_NONE) return LG_NODE_NONE;
+        lg_grammar_make_item(m, any, i)->node = part[i];
+    }
+    m->g->node[list].child = any;
+    return any;
+}
+
+/* ---- Schemas ---- */
+
+static uint16_t make(lg_grammar_maker *m, const lg_json *schema);
+
+/* Make what is at path/part. */
+uint16_t lg_grammar_make_schema(lg_grammar_maker *m, const char *part, const lg_json *schema) {
+    size_t len = strlen(m->path);
+    snprintf(m->path + len, sizeof m->path - len, "%s%.60s", len ? "." : "", part);
+    uint16_t node = make(m, schema);
+    if (node != LG_NODE_NONE) m->path[len] = 0;
+    return node;
+}
+
+static bool read_bound(lg_grammar_maker *m, const lg_json *schema, const char *key,
+                       uint16_t *out) {
+    const lg_json *v = lg_json_get(schema, key);
+    uint64_t x;
+    if (!v) return true;
+    if (!lg_json_u64(v, &x)) {
+        lg_grammar_make_fail(m, "%s: expected a whole number", key);
+        return false;
+    }
+    if (x < LG_NODE_NO_MAX) {
+        *out = (uint16_t)x;
+    } else if (strncmp(key, "min", 3) == 0) {
+        lg_grammar_make_fail(m, "%s: expected less than %u", key, LG_NODE_NO_MAX);
+        return false;
+    }
+    return true;
+}
+
+static uint16_t make_bounded(lg_grammar_maker *m, lg_node_kind kind, const lg_json *schema,
+                             const char *low, const char *high) {
+    uint16_t node = lg_grammar_make_node(m, kind);
+    if (node == LG_NODE_NONE) return node;
+    if (!read_bound(m, schema, low, &m->g->node[node].low) ||
+        !read_bound(m, schema, high, &m->g->node[node].high))
+        return LG_NODE_NONE;
+    if (m->g->node[node].low > m->g->node[node].high)
+        return lg_grammar_make_fail(m, "%s is above %s", low, high);
+    return node;
+}
+
+static uint16_t make_array(lg_grammar_maker *m, const lg_json *schema) {
+    const lg_json *items = lg_json_get(schema, "items");
+    uint16_t node = make_bounded(m, LG_NODE_ARRAY, schema, "minItems", "maxItems");
+    if (node == LG_NODE_NONE) return node;
+    uint16_t child = items ? lg_grammar_make_schema(m, "items", items) : any_value(m);
+    m->g->node[node].child = child;
+    return child == LG_NODE_NONE ? child : node;
+}
+
+bool lg_grammar_make_needed(const lg_json *required, const lg_json *name) {
+    for (const lg_json *r = required ? required->child : NULL; r; r = r->next)
+        if (r->kind == LG_JSON_STRING && r->text_len == name->key_len &&
+            memcmp(r->text, name->key, name->key_len) == 0)
+            return true;
+    return false;
+}
+
+/* Every name in `required` is one of the properties. */
+static bool required_are_there(lg_grammar_maker *m, const lg_json *required,
+                               const lg_json *props) {
+    if (required && required->kind != LG_JSON_ARRAY) {
+        lg_grammar_make_fail(m, "required: expected an array of names");
+        return false;
+    }
+    for (const lg_json *r = required ? required->child : NULL; r; r = r->next) {
+        const lg_json *p = props ? props->child : NULL;
+        while (p && !(r->kind == LG_JSON_STRING && r->text_len == p->key_len &&
+                      memcmp(r->text, p->key, p->key_len) == 0))
+            p = p->next;
+        if (p) continue;
+        lg_grammar_make_fail(m, "required: %.60s is not among the properties",
+                             r->kind == LG_JSON_STRING ? r->text : "an item");
+        return false;
+    }
+    return true;
+}
+
+bool lg_grammar_make_twice(const lg_json *props) {
+    for (const lg_json *p = props->child; p; p = p->next)
+        for (const lg_json *q = p->next; q; q = q->next)
+            if (p->key_len == q->key_len && memcmp(p->key, q->key, p->key_len) == 0)
+                return true;
+    return false;
+}
+
+static uint16_t make_object(lg_grammar_maker *m, const lg_json *schema) {
+    const lg_json *props = lg_json_get(schema, "properties");
+    const lg_json *required = lg_json_get(schema, "required");
+    const lg_json *others = lg_json_get(schema, "additionalProperties");
+    if (props && props->kind != LG_JSON_OBJECT)
+        return lg_grammar_make_fail(m, "properties: expected an object");
+    if (!required_are_there(m, required, props)) return LG_NODE_NONE;
+    if ((!props || !props->child) && !(others && others->kind == LG_JSON_FALSE)) {
+        bool any = !others || others->kind == LG_JSON_TRUE;
+        uint16_t value =
+            any ? any_value(m) : lg_grammar_make_schema(m, "additionalProperties", others);
+        return value == LG_NODE_NONE ? value : new_map(m, value);
+    }
+    uint16_t node = lg_grammar_make_node(m, LG_NODE_OBJECT);
+    if (node == LG_NODE_NONE || !lg_grammar_make_items(m, node, props ? props->n_child : 0))
+        return LG_NODE_NONE;
+    if (props && props->n_child > 1000)
+        return lg_grammar_make_fail(m, "properties: more than 1000");
+    if (props && lg_grammar_make_twice(props))
+        return lg_grammar_make_fail(m, "properties: a name is there twice");
+    uint32_t i = 0;
+    for (const lg_json *p = props ? props->child : NULL; p; p = p->next, i++) {
+        char part[80];
+        size_t from = m->g->text.len_bytes;
+        lg_json_put_string(&m->g->text, p->key, p->key_len);
+        if (!lg_grammar_make_text(m, node, i, from)) return LG_NODE_NONE;
+        snprintf(part, sizeof part, "properties.%.60s", p->key);
+        uint16_t value = lg_grammar_make_schema(m, part, p);
+        if (value == LG_NODE_NONE) return value;
+        lg_grammar_make_item(m, node, i)->node = value;
+        lg_grammar_make_item(m, node, i)->needed = lg_grammar_make_needed(required, p);
+    }
+    return node;
+}
+
+/* Values one of which is to come. */
+static uint16_t make_texts(lg_grammar_maker *m, const lg_json *first, uint32_t n) {
+    uint16_t node = lg_grammar_make_node(m, LG_NODE_TEXTS);
+    if (node == LG_NODE_NONE || !lg_grammar_make_items(m, node, n)) return LG_NODE_NONE;
+    for (uint32_t i = 0; i < n; i++, first = first->next) {
+        size_t from = m->g->text.len_bytes;
+        lg_json_put(&m->g->text, first, LG_JSON_COMPACT);
+        if (!lg_grammar_make_text(m, node, i, from)) return LG_NODE_NONE;
+    }
+    return node;
+}
+
+static uint16_t make_type(lg_grammar_maker *m, const lg_json *schema, const lg_json *type) {
+    uint16_t node;
+    if (lg_json_is(type, "object")) return make_object(m, schema);
+    if (lg_json_is(type, "array")) return make_array(m, schema);
+    if (lg_json_is(type, "string"))
+        return make_bounded(m, LG_NODE_STRING, schema, "minLength", "maxLength");
+    if (lg_json_is(type, "boolean")) return word(m, "true", "false");
+    if (lg_json_is(type, "null")) return word(m, "null", NULL);
+    if (!lg_json_is(type, "number") && !lg_json_is(type, "integer"))
+        return lg_grammar_make_fail(m, "type: expected the name of a JSON type");
+    if ((node = lg_grammar_make_node(m, LG_NODE_NUMBER)) != LG_NODE_NONE)
+        m->g->node[node].low = lg_json_is(type, "integer");
+    return node;
+}
+
+/* One of several schemas, or of several types of one schema. */
+static uint16_t make_choice(lg_grammar_maker *m, const lg_json *schema, const lg_json *list,
+                            const char *key, bool types) {
+    uint16_t node = lg_grammar_make_node(m, LG_NODE_CHOICE);
+    if (list->kind != LG_JSON_ARRAY || !list->child)
+        return lg_grammar_make_fail(m, "%s: expected an array that is not empty", key);
+    if (node == LG_NODE_NONE || !lg_grammar_make_items(m, node, list->n_child))
+        return LG_NODE_NONE;
+    if (!grow((void **)&m->fork, &m->cap_fork, m->n_fork, sizeof *m->fork))
+        return lg_grammar_make_no_memory(m);
+    m->fork[m->n_fork].node = node;
+    snprintf(m->fork[m->n_fork++].path, sizeof m->fork->path, "%.60s%s%s", m->path,
+             m->path[0] ? "." : "", key);
+    uint32_t i = 0;
+    for (const lg_json *c = list->child; c; c = c->next, i++) {
+        char part[48];
+        snprintf(part, sizeof part, "%s[%u]", key, i);
+        uint16_t one = types ? make_type(m, schema, c) : lg_grammar_make_schema(m, part, c);
+        if (one == LG_NODE_NONE) return one;
+        lg_grammar_make_item(m, node, i)->node = one;
+    }
+    return node;
+}
+
+/* One step of a JSON pointer. */
+static const lg_json *pointer_step(const lg_json *v, const char *s, size_t len) {
+    char key[128];
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++, n++) {
+        if (n + 1 == sizeof key) return NULL;
+        bool tilde = s[i] == '~' && i + 1 < len && (s[i + 1] == '0' || s[i + 1] == '1');
+        key[n] = !tilde ? s[i] : s[i + 1] == '0' ? '~' : '/';
+        i += tilde;
+    }
+    key[n] = 0;
+    return lg_json_get(v, key);
+}
+
+static uint16_t make_ref(lg_grammar_maker *m, const lg_json *ref) {
+    const lg_json *v = m->root;
+    const char *s = ref->kind == LG_JSON_STRING ? ref->text : "";
+    if (*s != '#')
+        return lg_grammar_make_fail(m, "$ref: only references within the schema are supported");
+    for (s++; v && *s == '/';) {
+        size_t len = strcspn(++s, "/");
+        v = pointer_step(v, s, len);
+        s += len;
+    }
+    if (!v || *s) return lg_grammar_make_fail(m, "$ref: '%.60s' leads nowhere", ref->text);
+    return make(m, v);
+}
+
+/* What may stand in a schema: with and without effect. */
+static bool known_member(const lg_json *v) {
+    static const char *const known[] = {"type",       "enum",        "const",
+                                        "properties", "required",    "additionalProperties",
+                                        "items",      "minItems",    "maxItems",
+                                        "minLength",  "maxLength",   "anyOf",
+                                        "oneOf",      "allOf",       "$ref",
+                                        "title",      "description", "default",
+                                        "examples",   "$schema",     "$id",
+                                        "$comment",   "$defs",       "definitions",
+                                        "deprecated", "readOnly",    "writeOnly",
+                                        "format",     "strict",      "nullable"};
+    for (size_t i = 0; i < LG_COUNT(known); i++)
+        if (v->key_len == strlen(known[i]) && memcmp(v->key, known[i], v->key_len) == 0)
+            return strcmp(known[i], "nullable") != 0 || v->kind == LG_JSON_FALSE;
+    return false;
+}
+
+/* Members that each say what the value is: more than one of them at a time would have to be met together. */
+static uint32_t n_of(const lg_json *schema) {
+    static const char *const key[] = {"anyOf", "oneOf", "allOf", "$ref"};
+    uint32_t n = 0;
+    for (size_t i = 0; i < LG_COUNT(key); i++) n += lg_json_get(schema, key[i]) != NULL;
+    return n;
+}
+
+static uint16_t make_object_schema(lg_grammar_maker *m, const lg_json *schema) {
+    const lg_json *v, *type = lg_json_get(schema, "type");
+    for (const lg_json *k = schema->child; k; k = k->next)
+        if (!known_member(k))
+            return lg_grammar_make_fail(m, "'%.60s' is not supported", k->key);
+    if ((v = lg_json_get(schema, "const"))) return make_texts(m, v, 1);
+    if ((v = lg_json_get(schema, "enum"))) {
+        if (v->kind != LG_JSON_ARRAY || !v->child)
+            return lg_grammar_make_fail(m, "enum: expected an array that is not empty");
+        return make_texts(m, v->child, v->n_child);
+    }
+    uint32_t n = n_of(schema);
+    bool shaped = lg_json_get(schema, "properties") || lg_json_get(schema, "items");
+    if (n > 1 || (n && shaped))
+        return lg_grammar_make_fail(
+            m, "anyOf, oneOf, allOf, $ref, properties and items exclude each other");
+    if ((v = lg_json_get(schema, "$ref"))) return make_ref(m, v);
+    if ((v = lg_json_get(schema, "anyOf"))) return make_choice(m, schema, v, "anyOf", false);
+    if ((v = lg_json_get(schema, "oneOf"))) return make_choice(m, schema, v, "oneOf", false);
+    if ((v = lg_json_get(schema, "allOf"))) {
+        if (v->kind != LG_JSON_ARRAY || v->n_child != 1)
+            return lg_grammar_make_fail(m, "allOf: only one schema is supported");
+        return lg_grammar_make_schema(m, "allOf[0]", v->child);
+    }
+    if (type && type->kind == LG_JSON_ARRAY) return make_choice(m, schema, type, "type", true);
+    if (type) return make_type(m, schema, type);
+    if (lg_json_get(schema, "properties")) return make_object(m, schema);
+    if (lg_json_get(schema, "items")) return make_array(m, schema);
+    return any_value(m);
+}
+
+static uint16_t make(lg_grammar_maker *m, const lg_json *schema) {
+    for (uint32_t i = 0; i < m->n_made; i++)
+        if (m->made[i].schema == schema) return m->made[i].node;
+    if (schema->kind == LG_JSON_TRUE) return any_value(m);
+    if (schema->kind != LG_JSON_OBJECT)
+        return lg_grammar_make_fail(m, "expected a schema object");
+    if (m->depth == MAX_REF) return lg_grammar_make_fail(m, "nested too deeply");
+    /* A sequence of one stands for the schema until its node is known: it may contain itself. */
+    uint16_t self = lg_grammar_make_node(m, LG_NODE_SEQ);
+    if (self == LG_NODE_NONE || !lg_grammar_make_items(m, self, 1)) return LG_NODE_NONE;
+    if (!grow((void **)&m->made, &m->cap_made, m->n_made, sizeof *m->made))
+        return lg_grammar_make_no_memory(m);
+    m->made[m->n_made++] = (lg_grammar_made){schema, self};
+    m->depth++;
+    uint16_t node = make_object_schema(m, schema);
+    m->depth--;
+    if (node == LG_NODE_NONE && m->lax && !m->no_memory) {
+        if (m->err) m->err->msg[0] = 0;
+        node = any_value(m);
+    }
+    if (node != LG_NODE_NONE) lg_grammar_make_item(m, self, 0)->node = node;
+    return node == LG_NODE_NONE ? node : self;
+}
+
+/* ---- When all is made ---- */
+
+/* What a stand-in stands for; LG_NODE_NONE: for itself. */
+static uint16_t target(const lg_grammar_maker *m, uint16_t node) {
+    for (uint32_t n = 0; n <= m->n_made; n++) {
+        const lg_node *k = &m->g->node[node];
+        if (k->kind != LG_NODE_SEQ || k->n_item != 1) return node;
+        node = m->g->item[k->item].node;
+        if (node == LG_NODE_NONE) return node;
+    }
+    return LG_NODE_NONE;
+}
+
+/* Put what is meant in place of stand-ins. */
+static bool resolve(lg_grammar_maker *m) {
+    lg_grammar *g = m->g;
+    bool ok = true;
+    for (uint32_t i = 0; i < g->n_item; i++) {
+        g->item[i].text = g->item[i].len_bytes ? g->text.data + (size_t)g->item[i].text : "";
+        if (g->item[i].node != LG_NODE_NONE) {
+            uint16_t to = target(m, g->item[i].node);
+            ok &= to != LG_NODE_NONE;
+            if (to != LG_NODE_NONE) g->item[i].node = to;
+        }
+    }
+    for (uint32_t i = 0; i < g->n_node; i++)
+        if (g->node[i].child != LG_NODE_NONE) {
+            uint16_t to = target(m, g->node[i].child);
+            ok &= to != LG_NODE_NONE;
+            if (to != LG_NODE_NONE) g->node[i].child = to;
+        }
+    if (!ok) lg_grammar_make_fail(m, "$ref: a schema is nothing but itself");
+    return ok;
+}
+
+/* Bytes that a value of the node may begin with; false when choices lead back to themselves. */
+static bool first_bytes(const lg_grammar_maker *m, uint16_t node, bool *set, int depth) {
+    const lg_node *k = &m->g->node[node];
+    if (depth == MAX_REF) return false;
+    switch (k->kind) {
+    case LG_NODE_STRING: set['"'] = true; return true;
+    case LG_NODE_NUMBER:
+        set['-'] = true;
+        memset(set + '0', true, 10);
+        return true;
+    case LG_NODE_OBJECT:
+    case LG_NODE_MAP: set['{'] = true; return true;
+    case LG_NODE_ARRAY: set['['] = true; return true;
+    case LG_NODE_TEXTS:
+        for (uint32_t i = 0; i < k->n_item; i++)
+            set[(uint8_t)m->g->item[k->item + i].text[0]] = true;
+        return true;
+    case LG_NODE_CHOICE:
+        for (uint32_t i = 0; i < k->n_item; i++)
+            if (!first_bytes(m, m->g->item[k->item + i].node, set, depth + 1)) return false;
+        return true;
+    default: return true;
+    }
+}
+
+/* Choices of nothing but texts become one list of texts. */
+static bool merge_texts(lg_grammar_maker *m, uint16_t node) {
+    lg_node k = m->g->node[node];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < k.n_item; i++) {
+        const lg_node *t = &m->g->node[m->g->item[k.item + i].node];
+        if (t->kind != LG_NODE_TEXTS) return false;
+        n += t->n_item;
+    }
+    if (!lg_grammar_make_items(m, node, n)) return false;
+    n = 0;
+    for (uint32_t i = 0; i < k.n_item; i++) {
+        const lg_node *t = &m->g->node[m->g->item[k.item + i].node];
+        for (uint32_t j = 0; j < t->n_item; j++)
+            *lg_grammar_make_item(m, node, n++) = m->g->item[t->item + j];
+    }
+    m->g->node[node].kind = LG_NODE_TEXTS;
+    return true;
+}
+
+/* The first byte must tell which alternative it is. */
+static bool check_fork(lg_grammar_maker *m, const lg_grammar_fork *f) {
+    const lg_node *k = &m->g->node[f->node];
+    bool seen[256] = {false}, set[256], clash = false;
+    for (uint32_t i = 0; i < k->n_item && !clash; i++) {
+        memset(set, false, sizeof set);
+        clash = !first_bytes(m, m->g->item[k->item + i].node, set, 0);
+        for (int c = 0; c < 256; c++) {
+            clash |= seen[c] && set[c];
+            seen[c] |= set[c];
+        }
+    }
+    if (!clash || merge_texts(m, f->node)) return true;
+    if (m->no_memory) return false;
+    if (m->lax && any_value(m) != LG_NODE_NONE) {
+        m->g->node[f->node] = m->g->node[m->any];
+        return true;
+    }
+    snprintf(m->path, sizeof m->path, "%s", f->path);
+    lg_grammar_make_fail(m, "two alternatives begin alike");
+    return false;
+}
+
+static bool make_root(lg_grammar_maker *m, const lg_json *source) {
+    const lg_json *schema = lg_json_get(source, "schema"),
+                  *tools = lg_json_get(source, "tools");
+    bool many = false;
+    (void)lg_json_bool(lg_json_get(source, "many"), &many);
+    m->root = schema;
+    if (!schema && !tools) {
+        lg_grammar_make_fail(m, "neither a schema nor tools");
+        return false;
+    }
+    /* One that resolving needs may not be made then: texts are places in the buffer by now. */
+    if (tools && any_value(m) == LG_NODE_NONE) return false;
+    uint16_t value = schema ? make(m, schema) : lg_grammar_make_tools(m, tools, many);
+    uint16_t lines = lg_grammar_make_node(m, LG_NODE_LINES);
+    if (lines != LG_NODE_NONE) m->g->node[lines].high = 2;
+    uint16_t root = lg_grammar_make_group(
+        m, LG_NODE_SEQ, (uint16_t[]){lg_grammar_make_node(m, LG_NODE_THINK), lines, value}, 3);
+    if (root == LG_NODE_NONE) return false;
+    m->g->root = root;
+    m->path[0] = 0;
+    if (m->g->text.failed || !resolve(m)) return false;
+    for (uint32_t i = 0; i < m->n_fork; i++)
+        if (!check_fork(m, &m->fork[i])) return false;
+    return true;
+}
+
+/* ---- Interface ---- */
+
+lg_status lg_grammar_open(const char *source, size_t len_bytes, lg_grammar **g, lg_err *err) {
+    lg_err own = {0};
+    lg_json_doc *doc = NULL;
+    *g = NULL;
+    if (!err) err = &own;
+    err->msg[0] = 0;
+    if (len_bytes > LG_GRAMMAR_MAX_BYTES)
+        return LG_FAIL(err, LG_E_ARG, "schema: more than %d bytes", LG_GRAMMAR_MAX_BYTES);
+    lg_status st = lg_json_parse(source, len_bytes, JSON_DEPTH, "schema", &doc, err);
+    if (st != LG_OK) return st == LG_E_FORMAT ? LG_E_ARG : st;
+    lg_grammar_maker m = {
+        .g = lg_mem_alloc(sizeof **g), .any = LG_NODE_NONE, .key = LG_NODE_NONE, .err = err};
+    bool ok = m.g && make_root(&m, lg_json_root(doc));
+    lg_mem_free(m.made);
+    lg_mem_free(m.fork);
+    lg_json_close(&doc);
+    *g = m.g;
+    if (ok) return LG_OK;
+    bool memory = !m.g || m.no_memory || m.g->text.failed;
+    lg_grammar_close(g);
+    return memory ? LG_FAIL(err, LG_E_NOMEM, "schema: no memory") : LG_E_ARG;
+}
+
+void lg_grammar_close(lg_grammar **g) {
+    if (!*g) return;
+    lg_mem_free((*g)->node);
+    lg_mem_free((*g)->item);
+    lg_buf_fini(&(*g)->text);
+    LG_FREE(*g);
+}

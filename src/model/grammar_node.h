@@ -1,0 +1,47 @@
+/* grammar_node.h - the nodes of a grammar: shared by grammar.c and grammar_make.c alone. */
+#ifndef LG_MODEL_GRAMMAR_NODE_H
+#define LG_MODEL_GRAMMAR_NODE_H
+
+#include "model/grammar.h"
+
+#define LG_NODE_NONE   UINT16_MAX
+#define LG_NODE_NO_MAX UINT16_MAX
+
+typedef enum {
+    LG_NODE_STRING, /* low..high code points */
+    LG_NODE_NUMBER, /* integer: low = 1 */
+    LG_NODE_TEXTS,  /* one of its items' texts */
+    LG_NODE_OBJECT, /* items: "\"name\"", value, needed */
+    LG_NODE_MAP,    /* an object of any names; child: their value */
+    LG_NODE_ARRAY,  /* low..high of child */
+    LG_NODE_CHOICE, /* one of the items' nodes, by its first byte */
+    LG_NODE_SEQ,    /* its items' nodes in order */
+    LG_NODE_THINK,  /* text up to and with </think> */
+    LG_NODE_LINES,  /* at most high line feeds */
+    LG_NODE_RAW,    /* text up to and with "\n</parameter>" */
+    LG_NODE_CALLS,  /* items: "<tool_call>\n<function=NAME>\n", parameters; high: calls */
+    LG_NODE_PARAMS /* items: "<parameter=KEY>\n", value, needed; the last one is the closing tags */
+} lg_node_kind;
+
+typedef struct lg_node_item {
+    const char *text; /* owned by the grammar */
+    uint16_t len_bytes, node;
+    bool needed;
+} lg_node_item;
+
+typedef struct lg_node {
+    lg_node_kind kind;
+    uint16_t low, high, child;
+    uint16_t n_item;
+    uint32_t item; /* index of its first one in lg_grammar.item */
+} lg_node;
+
+struct lg_grammar {
+    lg_node *node;
+    lg_node_item *item;
+    uint32_t n_node, cap_node, n_item, cap_item;
+    lg_buf text; /* of items; they point into it when all are there */
+    uint16_t root;
+};
+
+#endif
