@@ -9,7 +9,7 @@
 typedef struct entry entry;
 struct entry {
     entry *next;
-    uint64_t until_us;
+    uint64_t tenant, until_us;
     size_t len_bytes;
     char id[48];
     char text[];
@@ -52,14 +52,15 @@ void lg_history_close(lg_history **h) {
     LG_FREE(*h);
 }
 
-void lg_history_put(lg_history *h, const char *id, const char *text, size_t len_bytes,
-                    uint64_t now_us) {
+void lg_history_put(lg_history *h, uint64_t tenant, const char *id, const char *text,
+                    size_t len_bytes, uint64_t now_us) {
     size_t size = sizeof(entry) + len_bytes + 1;
     drop_old(h, now_us);
     if (size > h->max_bytes / 4 || strlen(id) >= sizeof((entry *)0)->id) return;
     while (h->n_bytes + size > h->max_bytes) drop_first(h);
     entry *e = lg_mem_alloc(size);
     if (!e) return;
+    e->tenant = tenant;
     e->until_us = now_us + h->life_us;
     e->len_bytes = len_bytes;
     memcpy(e->id, id, strlen(id) + 1);
@@ -69,10 +70,11 @@ void lg_history_put(lg_history *h, const char *id, const char *text, size_t len_
     h->n_bytes += size;
 }
 
-const char *lg_history_get(lg_history *h, const char *id, size_t *len_bytes, uint64_t now_us) {
+const char *lg_history_get(lg_history *h, uint64_t tenant, const char *id, size_t *len_bytes,
+                           uint64_t now_us) {
     drop_old(h, now_us);
     for (const entry *e = h->first; e; e = e->next) {
-        if (strcmp(e->id, id) != 0) continue;
+        if (e->tenant != tenant || strcmp(e->id, id) != 0) continue;
         *len_bytes = e->len_bytes;
         return e->text;
     }

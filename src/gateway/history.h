@@ -1,7 +1,7 @@
 /* history.h - conversations kept for previous_response_id, for a bounded time in bounded memory.
  *
- * A conversation is the text of its messages as the chat format reads them, without instructions.  The oldest go first.  Who
- * knows the id (128 random bits) may go on with it.
+ * A conversation is the text of its messages as the chat format reads them, without instructions.  The oldest go first.  Only
+ * who kept it may go on with it: ids (128 random bits) of others are unknown.
  * Thread: gateway.  Test: tests/unit/test_responses.c */
 #ifndef LG_GATEWAY_HISTORY_H
 #define LG_GATEWAY_HISTORY_H
@@ -16,11 +16,12 @@ typedef struct lg_history lg_history;
 lg_status lg_history_open(size_t max_bytes, uint64_t life_us, lg_history **h);
 void lg_history_close(lg_history **h);
 
-/* Keep `text` under `id`.  One that is too large, or finds no memory, is not kept. */
-void lg_history_put(lg_history *h, const char *id, const char *text, size_t len_bytes,
-                    uint64_t now_us);
+/* Keep `text` under `id` for `tenant`.  One that is too large, or finds no memory, is not kept. */
+void lg_history_put(lg_history *h, uint64_t tenant, const char *id, const char *text,
+                    size_t len_bytes, uint64_t now_us);
 
 /* The text, borrowed until the next call; NULL when it is unknown or too old. */
-const char *lg_history_get(lg_history *h, const char *id, size_t *len_bytes, uint64_t now_us);
+const char *lg_history_get(lg_history *h, uint64_t tenant, const char *id, size_t *len_bytes,
+                           uint64_t now_us);
 
 #endif

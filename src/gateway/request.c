@@ -460,6 +460,7 @@ bool lg_request_open(const lg_oai_model *model, uint32_t at, const lg_field *tab
     lg_oai_req *r = *req = lg_mem_alloc(sizeof *r);
     if (!r) return lg_request_no_memory(e);
     r->model = model;
+    r->tenant = model->tenant;
     r->params = model->params;
     r->params.n_top = -1;
     r->n_choice = 1;

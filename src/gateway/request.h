@@ -47,6 +47,7 @@ typedef struct lg_oai_req {
     bool opened_think;
     lg_ids ids;             /* prompt */
     uint64_t salt;          /* hash of cache_salt; 0: none was given */
+    uint64_t tenant;        /* of the model struct, when the request came */
     bool replayable;        /* replay_key is set */
     uint8_t replay_key[16]; /* names the prompt: LG_REPLAY_KEY_BYTES */
     lg_params params;

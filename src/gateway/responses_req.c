@@ -469,7 +469,8 @@ static bool put_previous(lg_parse *p, lg_buf *out) {
     size_t len;
     lg_history *h = p->req->model->history;
     if (!p->previous) return true;
-    const char *text = h ? lg_history_get(h, p->previous->text, &len, lg_clock_us()) : NULL;
+    const char *text =
+        h ? lg_history_get(h, p->req->tenant, p->previous->text, &len, lg_clock_us()) : NULL;
     if (text) {
         lg_buf_put(out, text, len);
         return true;

@@ -325,7 +325,8 @@ static void keep(const answer *a) {
         lg_buf_puts(&b, "}");
     }
     lg_buf_puts(&b, n_call ? "]}," : "},");
-    if (!b.failed) lg_history_put(r->model->history, r->id, b.data, b.len_bytes, lg_clock_us());
+    if (!b.failed)
+        lg_history_put(r->model->history, r->tenant, r->id, b.data, b.len_bytes, lg_clock_us());
     lg_buf_fini(&b);
 }
 

@@ -427,6 +427,12 @@ static void test_going_on_after_an_answer(void **state) {
     assert_int_equal(lg_history_open(1 << 20, 1000000000, &wire_rig_model.history), LG_OK);
     assert_int_equal(wire_rig_serve(WIRE, &forgotten, false, 3, &text), LG_OK);
     wire_rig_expect_bad(WIRE, HI ",'previous_response_id':'id_test'}", "previous_response_id");
+    assert_int_equal(wire_rig_serve(WIRE, &first, false, 3, &text), LG_OK);
+    wire_rig_model.tenant = 9; /* another key */
+    wire_rig_expect_bad(WIRE, HI ",'previous_response_id':'id_test'}", "previous_response_id");
+    wire_rig_model.tenant = 0;
+    lg_history_close(&wire_rig_model.history);
+    assert_int_equal(lg_history_open(1 << 20, 1000000000, &wire_rig_model.history), LG_OK);
     for (int stream = 0; stream < 2; stream++) {
         assert_int_equal(wire_rig_serve(WIRE, &first, stream, 3, &text), LG_OK);
         wire_rig_same_prompt(
@@ -455,19 +461,21 @@ static void test_history_is_bounded(void **state) {
     assert_int_equal(lg_history_open(10000, 100, &h), LG_OK);
     for (int i = 0; i < 1000; i++) {
         snprintf(id, sizeof id, "r%d", i);
-        lg_history_put(h, id, text, sizeof text, 5);
+        lg_history_put(h, 7, id, text, sizeof text, 5);
         assert_true(lg_mem_alive() - alive < 20); /* blocks */
     }
-    assert_null(lg_history_get(h, "r990", &len, 5));
-    assert_non_null(lg_history_get(h, "r992", &len, 5));
+    assert_null(lg_history_get(h, 7, "r990", &len, 5));
+    assert_non_null(lg_history_get(h, 7, "r992", &len, 5));
+    assert_null(lg_history_get(h, 8, "r992", &len, 5)); /* somebody else's */
     assert_int_equal(len, sizeof text);
-    assert_memory_equal(lg_history_get(h, "r999", &len, 104), text, sizeof text);
-    assert_null(lg_history_get(h, "r999", &len, 105)); /* too old */
+    assert_memory_equal(lg_history_get(h, 7, "r999", &len, 104), text, sizeof text);
+    assert_null(lg_history_get(h, 7, "r999", &len, 105)); /* too old */
     assert_int_equal(lg_mem_alive() - alive, 1);
-    lg_history_put(h, "big", text, 9000, 5); /* more than a quarter: not kept, and not read */
-    assert_null(lg_history_get(h, "big", &len, 5));
-    lg_history_put(h, "", text, 0, 5);
-    assert_non_null(lg_history_get(h, "", &len, 5));
+    lg_history_put(h, 7, "big", text, 9000,
+                   5); /* more than a quarter: not kept, and not read */
+    assert_null(lg_history_get(h, 7, "big", &len, 5));
+    lg_history_put(h, 7, "", text, 0, 5);
+    assert_non_null(lg_history_get(h, 7, "", &len, 5));
     lg_history_close(&h);
     assert_int_equal(lg_mem_alive(), alive);
 }
