@@ -171,7 +171,7 @@ class Loss(unittest.TestCase):
     def test_stopped_rank(self):
         self.interrupted(2, 3, [(60, 1, signal.SIGSTOP)], "--rank-timeout", "2")
 
-    @unittest.skipUnless(LONG, "--long")
+    @unittest.skipUnless(LONG, "32 streams over killed groups take minutes (--long)")
     def test_many_streams(self):
         self.interrupted(4, 32, [(300, 3, signal.SIGKILL), (900, 2, signal.SIGKILL), (1500, 1, signal.SIGSTOP), (2500, 0, signal.SIGKILL)])
 
@@ -216,4 +216,4 @@ if __name__ == "__main__":
     if not os.path.exists(MODULE):
         server.skip("this build has no MPI module (libopenmpi-dev)")
     sys.argv = [a for a in sys.argv if a != "--long"]
-    unittest.main()
+    unittest.main(verbosity=2)
