@@ -167,6 +167,22 @@ class IkLlamaCpp(LlamaCpp):
         return json.loads(out[out.index("["):out.rindex("]") + 1])[-1]["avg_ts"]
 
 
+# ---- Lignum ----
+
+def run_ours(a, test):
+    what, _, depth = test.partition("@")
+    prompt, batch, gen = str(N_SEED), "1", N_ONE
+    if what[:2] == "pp":
+        prompt, gen = what[2:], 1
+    elif what[0] == "b":
+        batch, gen = what[1:], N_MANY
+    command = [a.lignum, "bench", "-m", a.model, "--json", "--repeat", "1", "--threads", str(a.threads), "--prompt", prompt,
+               "--batch", batch, "--gen", str(gen)] + (["--depth", depth] if depth else [])
+    out = first_json(quietly(*command))
+    a.about = "%s, %s kernels, %d threads" % (out["machine"], out["kernels"], out["threads"])
+    return out["prompt" if what[:2] == "pp" else "answers"][0]["tokens_per_s"]
+
+
 # ---- the limit ----
 
 def limit(a, test, peak):

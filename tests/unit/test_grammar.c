@@ -190,8 +190,8 @@ static void test_calls(void **state) {
         "<tool_call>\n<function=add>\n<parameter=s>",
         "<tool_call>\n<function=add>\n<parameter=a>\nx",
         "<tool_call>\n<function=add>\n<parameter=a>\n5\n</parameter>\n<parameter=a>",
-        "<tool_call>\n<function=add>\n<parameter=a>\n5\n</parameter>\n<parameter=s>\nx</"
-        "parameter>",
+        ("<tool_call>\n<function=add>\n<parameter=a>\n5\n</parameter>\n<parameter=s>\nx</"
+         "parameter>"),
         "<tool_call>\n<function=add>\n<parameter=a>\n5\n</parameter>\n<parameter=e>\nz",
         "<tool_call>\n<function=add>\n<parameter=a>\n5\n</parameter>\n<parameter=m>\n\"red",
         "<tool_call>\n<function=add>\n<parameter=a>\n5\n</parameter>\n<parameter=m>\nblue"};

@@ -51,7 +51,7 @@ static bench benches[] = {
 static lg_pool *pool;
 static lg_tokenizer *tok;
 static lg_engine *watched; /* whose steps are hashed */
-static enum { NO_FAULT, DROP_STATE, LATE, FILE_STATE, FILE_PAGES } fault;
+static enum fault { NO_FAULT, DROP_STATE, LATE, FILE_STATE, FILE_PAGES } fault;
 
 /* ---- a backend that notes logits and can be made to err ---- */
 
@@ -615,7 +615,7 @@ static void test_mutated_files_show(void **state) {
         const char *dir = fresh_dir();
         fault = f == LATE ? LATE : NO_FAULT;
         fill_dir(b, dir);
-        fault = f;
+        fault = (enum fault)f;
         open_bench(b, &(setting){.n_seq = 16, .n_snap = 800, .n_page = 1500, .dir = dir});
         run_all(b, false);
         uint32_t n = n_different(b);

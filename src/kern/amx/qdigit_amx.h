@@ -135,7 +135,7 @@ INLINE run_scale run_scale_of(__m512i scale, const int offset_bits) {
     run_scale r;
     r.even = twice(_mm512_and_si512(scale, _mm512_set1_epi32(0xff))); /* s 0 s 0 */
     r.odd = _mm512_slli_epi16(r.even, 8);                             /* 0 s 0 s */
-    r.off = _mm512_srai_epi16(r.odd, 8 - offset_bits);
+    r.off = _mm512_srai_epi16(r.odd, (unsigned)(8 - offset_bits));
     return r;
 }
 
