@@ -15,7 +15,9 @@ static const struct {
     double (*measure)(void);
 } limits[] = {{"stream_gbs", limits_stream_gbs},
               {"fma_gmacs", limits_fma_gmacs},
-              {"int8_gmacs", limits_int8_gmacs}};
+              {"int8_gmacs", limits_int8_gmacs},
+              {"int8_vnni_gmacs", limits_vnni_gmacs},
+              {"int8_amx_gmacs", limits_amx_gmacs}};
 
 typedef struct worker {
     pthread_t id;
