@@ -7,6 +7,7 @@
 #define LG_KERN_AMX_QDIGIT_AMX_H
 
 #include "kern/amx/qpass_amx.h"
+#include "kern/avx512/qrows_vnni.h"
 #include "kern/avx512/qwide_vnni.h"
 #include "kern/dequant.h"
 
@@ -135,7 +136,7 @@ INLINE run_scale run_scale_of(__m512i scale, const int offset_bits) {
     run_scale r;
     r.even = twice(_mm512_and_si512(scale, _mm512_set1_epi32(0xff))); /* s 0 s 0 */
     r.odd = _mm512_slli_epi16(r.even, 8);                             /* 0 s 0 s */
-    r.off = _mm512_srai_epi16(r.odd, (unsigned)(8 - offset_bits));
+    r.off = _mm512_srai_epi16(r.odd, LG_SHIFT(8 - offset_bits));
     return r;
 }
 

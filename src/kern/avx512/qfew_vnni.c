@@ -67,7 +67,7 @@ INLINE int start_of(const lg_dtype type, int seg, int v) {
 
 /* v shifted left by n bits, or right by -n, in words. */
 INLINE __m512i shifted(__m512i v, int n) {
-    return n >= 0 ? _mm512_slli_epi16(v, (unsigned)n) : _mm512_srli_epi16(v, (unsigned)-n);
+    return n >= 0 ? _mm512_slli_epi16(v, LG_SHIFT(n)) : _mm512_srli_epi16(v, LG_SHIFT(-n));
 }
 
 /* How far ahead memory is asked for, in bytes: about as much as a group of 256. */

@@ -9,6 +9,13 @@
 
 #include <string.h>
 
+/* Counts of shift intrinsics: signed in gcc's headers, unsigned in clang's. */
+#ifdef __clang__
+#define LG_SHIFT(n) ((unsigned)(n))
+#else
+#define LG_SHIFT(n) (n)
+#endif
+
 /* What is indexed by the counter of an unrolled loop stays in registers. */
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
