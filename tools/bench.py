@@ -239,6 +239,8 @@ def options():
 def prepare(a):
     """The peers, and the model."""
     os.makedirs(a.cache, exist_ok=True)
+    a.lignum, a.model, a.json, a.peer = (x and os.path.abspath(x) for x in (a.lignum, a.model, a.json, a.peer))
+    os.chdir(a.cache)  # peers leave logs where they are started
     a.peers = []
     for kind, given, build in ((LlamaCpp, a.peer, build_peer), (IkLlamaCpp, None, build_ik)):
         if a.no_peer:
