@@ -232,7 +232,7 @@ def options():
     ap.add_argument("--cache", default=os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lignum/bench"))
     ap.add_argument("--json", help="write every figure to this file")
     a = ap.parse_args()
-    a.about, a.repack = "", {}
+    a.about = ""
     return a
 
 
