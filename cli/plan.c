@@ -153,8 +153,8 @@ static void print_anchors(void) {
         printf("%-14s %6.0f %6.0f %6.0f %12.0f %10.0f %7.1f%%\n", p[i].source, p[i].isl,
                p[i].osl, p[i].concurrency, p[i].measured, p[i].predicted, 100 * error);
     }
-    printf("mean error %.1f %% of %u points (not used in the fit but for the 1k/8k decode "
-           "steps)\n",
+    printf("mean error %.1f %% of %u points (the fit took decode steps at 1k/8k and one at "
+           "1k/1k)\n",
            100 * sum / n, n);
 }
 
