@@ -3,6 +3,7 @@
 #   make            release build in build/
 #   make run        build, then serve the bundled model; MODEL=/path HOST=... PORT=... to change what and where
 #   make check      every quick test, and the unit tests again under ASan and UBSan
+#   make check-pjrt the tests on XLA's plugins, which it fetches from PyPI once (CPU 63 MB, libtpu 221 MB)
 #   make check-long what takes longer: both compilers, fuzzing, the long tests
 #   make bench      speed of this build beside a peer, which it builds once; MODEL=file.gguf for another than the synthetic model
 #   make lint       the rules of the tree
@@ -14,7 +15,7 @@ HOST   ?= 127.0.0.1
 PORT   ?= 8080
 PREFIX ?= /usr/local
 
-.PHONY: all run check check-long bench lint install clean
+.PHONY: all run check check-long check-pjrt bench lint install clean
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
 
@@ -34,6 +35,10 @@ check:
 check-long:
 	@tools/bootstrap.sh long
 	@tools/check.sh long
+
+check-pjrt:
+	@tools/bootstrap.sh check
+	@tools/check.sh pjrt
 
 bench: all
 	@tools/bootstrap.sh bench

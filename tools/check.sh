@@ -1,9 +1,10 @@
 #!/bin/sh
 # check.sh - run the tests; the last line is "N passed, N failed, N skipped" over all of them.
 #
-# usage: tools/check.sh [long]
+# usage: tools/check.sh [long|pjrt]
 # Release build with every quick test, then the unit tests in a build with ASan and UBSan.  `long` adds clang-tidy, a clang build with
-# warnings as errors, the long tests and FUZZ_SECONDS (60) of each fuzz target.  Reports: build*/meson-logs/testlog.*
+# warnings as errors, the long tests and FUZZ_SECONDS (60) of each fuzz target.  `pjrt` runs only what
+# needs XLA's plugins, after fetching them (tools/pjrt_plugins.py); the quick tests of these also run, or skip, in the others.  Reports: build*/meson-logs/testlog.*
 set -u
 cd "$(dirname "$0")/.."
 mode=${1:-quick}
@@ -40,6 +41,14 @@ run() {
 [ "$mode" = long ] && export LG_TEST_ALL=1
 sanitize="-Db_sanitize=address,undefined -Db_lundef=false"
 export ASAN_OPTIONS=detect_leaks=1:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+
+if [ "$mode" = pjrt ]; then
+    tools/pjrt_plugins.py || [ $? = 77 ] || exit 1
+    build build && run build --suite pjrt
+    # shellcheck disable=SC2086
+    tools/summary.py $logs --broken "$broken"
+    exit
+fi
 
 build build && if [ "$mode" = long ]; then run build; else run build --no-suite long; fi
 # shellcheck disable=SC2086
