@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 enum {
@@ -158,34 +157,37 @@ void lg_conn_stream_begin(lg_conn *c) {
         c->close_after ? "close" : "keep-alive");
 }
 
-/* Send now what goes into the socket at once, without a turn of the loop; true when all of it went.  *done: bytes sent. */
-static bool send_now(lg_conn *c, struct iovec *part, size_t n_part, size_t len_bytes,
-                     size_t *done) {
-    struct msghdr msg = {.msg_iov = part, .msg_iovlen = n_part};
-    *done = 0;
-    if (c->sv->tls || evbuffer_get_length(bufferevent_get_output(c->be)) > 0) return false;
-    ssize_t n = sendmsg(bufferevent_getfd(c->be), &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0) *done = (size_t)n; /* an error shows again when the loop writes the rest */
-    return *done == len_bytes;
+/* Send now what goes into the socket at once, without a turn of the loop; how many bytes went. */
+static size_t send_now(lg_conn *c, const char *data, size_t len_bytes) {
+    if (c->sv->tls || evbuffer_get_length(bufferevent_get_output(c->be)) > 0) return 0;
+    ssize_t n = send(c->fd, data, len_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n > 0 ? (size_t)n : 0; /* an error shows again when the loop writes the rest */
 }
 
-bool lg_conn_stream_put(lg_conn *c, const char *data, size_t len_bytes) {
-    char head[24];
+/* Put a chunk's head into the room in front of the data, and what follows it; where it begins.  By hand: snprintf would take
+ * longer than all the rest of a token. */
+static size_t frame_chunk(lg_buf *b) {
+    size_t at = LG_CONN_ROOM;
+    b->data[--at] = '\n';
+    b->data[--at] = '\r';
+    for (size_t n = b->len_bytes - LG_CONN_ROOM; n; n >>= 4)
+        b->data[--at] = "0123456789abcdef"[n & 15];
+    lg_buf_put(b, "\r\n", 2);
+    return at;
+}
+
+bool lg_conn_stream_put(lg_conn *c, lg_buf *data) {
     if (c->state == LG_CONN_DEAD) return false;
-    if (len_bytes == 0) return true;
-    size_t n_head = c->chunked ? (size_t)snprintf(head, sizeof head, "%zx\r\n", len_bytes) : 0;
-    struct iovec part[3] = {
-        {head, n_head}, {(void *)(uintptr_t)data, len_bytes}, {"\r\n", c->chunked ? 2 : 0}};
-    size_t all = n_head + len_bytes + part[2].iov_len, sent;
-    if (send_now(c, part, 3, all, &sent)) return true;
-    struct evbuffer *out = bufferevent_get_output(c->be);
-    for (int i = 0; i < 3; i++) {
-        size_t skip = sent < part[i].iov_len ? sent : part[i].iov_len;
-        evbuffer_add(out, (const char *)part[i].iov_base + skip, part[i].iov_len - skip);
-        sent -= skip;
+    if (data->len_bytes <= LG_CONN_ROOM) return true;
+    size_t at = c->chunked ? frame_chunk(data) : LG_CONN_ROOM;
+    if (!data->failed) {
+        at += send_now(c, data->data + at, data->len_bytes - at);
+        if (at == data->len_bytes) return true;
+        struct evbuffer *out = bufferevent_get_output(c->be);
+        evbuffer_add(out, data->data + at, data->len_bytes - at);
+        if (evbuffer_get_length(out) <= BACKLOG_BYTES) return true;
+        c->sv->g.stats.n_slow++;
     }
-    if (evbuffer_get_length(out) <= BACKLOG_BYTES) return true;
-    c->sv->g.stats.n_slow++;
     lg_conn_kill(c);
     return false;
 }
@@ -364,6 +366,7 @@ static bool conn_init(lg_conn *c, lg_server *sv, evutil_socket_t fd) {
     static const struct timeval stall = {.tv_sec = STALL_S};
     int one = 1;
     c->sv = sv;
+    c->fd = fd;
     sv->g.stats.n_conn++;
     sv->g.stats.n_conn_total++;
     c->be = sv->tls ? lg_tls_accept(sv->tls, sv->base, fd)

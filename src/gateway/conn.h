@@ -22,6 +22,7 @@ struct lg_conn {
     lg_conn *next, *prev;
     lg_server *sv;
     struct bufferevent *be;
+    evutil_socket_t fd; /* be's */
     struct event *on_closed, *on_time;
     lg_conn_state state;
     lg_http http;

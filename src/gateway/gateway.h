@@ -153,10 +153,12 @@ typedef struct lg_job lg_job;
 void lg_conn_reply(lg_conn *c, int status, const char *type, const char *headers,
                    const char *body, size_t len_bytes);
 
-/* The same in pieces: event stream.  put returns false when the client is too slow: its connection is closed then, and its
+/* The same in pieces: event stream.  put sends what is in `data` behind LG_CONN_ROOM bytes of room, and writes into the room
+ * and behind the data; it returns false when the client is too slow or memory is out: its connection is closed then, and its
  * job told by lg_routes_gone. */
+#define LG_CONN_ROOM 24
 void lg_conn_stream_begin(lg_conn *c);
-bool lg_conn_stream_put(lg_conn *c, const char *data, size_t len_bytes);
+bool lg_conn_stream_put(lg_conn *c, lg_buf *data);
 void lg_conn_stream_end(lg_conn *c);
 
 /* The job that will answer; NULL when it is done. */
@@ -200,6 +202,7 @@ typedef struct lg_gateway {
     bool told_header; /* the log says once that a header line is dropped */
     uint32_t n_job;
     lg_job *jobs; /* list */
+    lg_buf sse;   /* routes.c */
     lg_gateway_stats stats;
 } lg_gateway;
 

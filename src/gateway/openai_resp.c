@@ -26,6 +26,7 @@ struct lg_oai_out {
     lg_buf content, reasoning;
     call *call; /* owned */
     uint32_t n_call, cap_call;
+    lg_buf head; /* how each chunk begins: made once, as it is the same for every token */
     /* Log-probabilities not written yet: items of lists, comma-separated.  A chat uses the first list only. */
     lg_buf list[N_LIST];
     uint64_t n_char; /* code points of the text so far */
@@ -39,7 +40,9 @@ struct lg_oai_out {
 /* ---- Small pieces ---- */
 
 static void put_text(lg_buf *b, const char *key, const char *s, size_t len_bytes) {
-    lg_buf_printf(b, "\"%s\":", key);
+    lg_buf_putc(b, '"');
+    lg_buf_puts(b, key);
+    lg_buf_put(b, "\":", 2);
     lg_json_put_string(b, s, len_bytes);
 }
 
@@ -64,10 +67,11 @@ static void put_finish(lg_buf *b, const lg_oai_out *out) {
     case LG_FINISH_CANCELLED:
     case LG_FINISH_ERROR: break;
     }
+    lg_buf_puts(b, "\"finish_reason\":");
     if (reason)
-        lg_buf_printf(b, "\"finish_reason\":\"%s\"", reason);
+        lg_json_put_string(b, reason, strlen(reason));
     else
-        lg_buf_puts(b, "\"finish_reason\":null");
+        lg_buf_puts(b, "null");
 }
 
 static void put_usage(lg_buf *b, const lg_oai_req *req, lg_oai_out *const *out,
@@ -207,14 +211,27 @@ static void put_logprobs(lg_buf *b, lg_oai_out *out) {
 
 /* ---- Chunks ---- */
 
-static void begin_chunk(lg_oai_out *out) {
-    lg_buf_puts(out->sse, "data: ");
-    put_head(out->sse, out->req, out->parse ? "chat.completion.chunk" : "text_completion");
-    lg_buf_printf(out->sse, ",\"choices\":[{\"index\":%u,%s", out->choice,
+static void make_head(lg_oai_out *out) {
+    lg_buf *b = &out->head;
+    lg_buf_puts(b, "data: ");
+    put_head(b, out->req, out->parse ? "chat.completion.chunk" : "text_completion");
+    lg_buf_printf(b, ",\"choices\":[{\"index\":%u,%s", out->choice,
                   out->parse ? "\"delta\":{" : "");
+    out->failed |= b->failed;
+}
+
+static void begin_chunk(lg_oai_out *out) {
+    if (out->head.len_bytes == 0) make_head(out);
+    lg_buf_put(out->sse, lg_buf_str(&out->head), out->head.len_bytes);
 }
 
 static void end_chunk(lg_oai_out *out) {
+    static const char plain[] = "},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+    if (out->parse && out->finish == LG_FINISH_NONE && out->list[TOKENS].len_bytes == 0 &&
+        !out->req->include_usage) { /* nearly every token */
+        lg_buf_put(out->sse, plain, sizeof plain - 1);
+        return;
+    }
     lg_buf_puts(out->sse, out->parse ? "}," : ",");
     put_logprobs(out->sse, out);
     put_finish(out->sse, out);
@@ -312,6 +329,7 @@ void lg_oai_out_close(lg_oai_out **out) {
     lg_outparse_close(&o->parse);
     lg_buf_fini(&o->content);
     lg_buf_fini(&o->reasoning);
+    lg_buf_fini(&o->head);
     for (uint32_t i = 0; i < o->n_call; i++) {
         lg_buf_fini(&o->call[i].name);
         lg_buf_fini(&o->call[i].args);

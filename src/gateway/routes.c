@@ -40,7 +40,6 @@ struct lg_job {
     uint64_t start_us;
     uint64_t sent_us; /* when the stream last said something */
     lg_key *key;      /* whose tokens these are, or NULL */
-    lg_buf sse;
 };
 
 static const char json_type[] = "application/json";
@@ -132,7 +131,6 @@ static void job_free(lg_job *j) {
     if (j->conn) lg_conn_set_job(j->conn, NULL);
     if (j->key) lg_keys_end(j->key);
     lg_oai_close(&j->req);
-    lg_buf_fini(&j->sse);
     lg_mem_free(j);
 }
 
@@ -143,14 +141,24 @@ void lg_routes_gone(lg_job *j) {
     job_free(j);
 }
 
+/* Where the job at hand puts its stream's next bytes; empty but for the room.  One buffer for all jobs, which stays in the
+ * processor's cache: what is put there is sent before anything else is done. */
+static lg_buf *empty_sse(lg_gateway *g) {
+    static const char room[LG_CONN_ROOM] = {0};
+    lg_buf_clear(&g->sse);
+    lg_buf_put(&g->sse, room, sizeof room);
+    return &g->sse;
+}
+
 /* Send what has gathered; false when the client is too slow and the job gone. */
-static bool job_flush(lg_job *j) {
-    if (j->sse.len_bytes == 0) return true;
+static bool job_flush(lg_job *j, uint64_t now_us) {
+    lg_buf *sse = &j->g->sse;
+    if (sse->len_bytes <= LG_CONN_ROOM) return true;
     if (!j->began) lg_conn_stream_begin(j->conn);
     j->began = true;
-    j->sent_us = lg_clock_us();
-    if (!lg_conn_stream_put(j->conn, j->sse.data, j->sse.len_bytes)) return false;
-    lg_buf_clear(&j->sse);
+    j->sent_us = now_us;
+    if (!lg_conn_stream_put(j->conn, sse)) return false;
+    empty_sse(j->g);
     return true;
 }
 
@@ -164,22 +172,22 @@ static void job_fail(lg_job *j, const lg_oai_error *e) {
         send_error(g, c, route, e, retry_header(e->http));
         return;
     }
-    lg_buf_clear(&j->sse);
-    j->wire->stream_error(j->out[0], e, &j->sse);
-    if (!j->sse.failed && !job_flush(j)) return;
+    lg_buf *sse = empty_sse(g);
+    j->wire->stream_error(j->out[0], e, sse);
+    if (!sse->failed && !job_flush(j, lg_clock_us())) return;
     job_free(j);
     lg_expose_count(g, route, e->http);
     lg_conn_stream_end(c);
 }
 
-static void job_finish(lg_job *j) {
+static void job_finish(lg_job *j, uint64_t now_us) {
     lg_gateway *g = j->g;
     lg_conn *c = j->conn;
     lg_route route = j->route;
     lg_buf body = {0};
     if (j->req->stream) {
-        j->wire->stream_end(j->req, j->out, j->req->n_choice, &j->sse);
-        if (!job_flush(j)) return;
+        j->wire->stream_end(j->req, j->out, j->req->n_choice, &g->sse);
+        if (!job_flush(j, now_us)) return;
         job_free(j);
         lg_expose_count(g, route, 200);
         lg_conn_stream_end(c);
@@ -204,9 +212,8 @@ static lg_oai_error error_of_lost(const lg_lost *lost) {
     }
 }
 
-static void count_token(lg_job *j, choice *ch) {
+static void count_token(lg_job *j, choice *ch, uint64_t now) {
     lg_gateway_stats *s = &j->g->stats;
-    uint64_t now = lg_clock_us();
     s->n_generated_tok++;
     if (j->key) lg_keys_spend(j->key, 1);
     if (ch->last_us)
@@ -243,7 +250,8 @@ static lg_status submit(lg_job *j, uint32_t i, const lg_ids *ids) {
 /* ---- What a chat's answer is made of ---- */
 
 static lg_status note(choice *ch, const lg_event *e) {
-    if (!ch->job->req->chat) return LG_OK;
+    const lg_oai_req *q = ch->job->req;
+    if (!q->replayable && !q->think_budget) return LG_OK;
     lg_buf_put(&ch->text, e->text, e->len_bytes);
     if (ch->text.failed) return LG_E_NOMEM;
     return e->kind == LG_EVENT_TOKEN ? lg_ids_push(&ch->made, e->token) : LG_OK;
@@ -292,7 +300,7 @@ static lg_status think_no_more(lg_job *j, uint32_t i, const lg_ids *close, lg_id
         lg_event e = {.kind = LG_EVENT_TOKEN, .token = close->id[k]};
         bool added, special;
         lg_tokenizer_piece(q->model->tok, e.token, &e.text, &e.len_bytes, &added, &special);
-        LG_TRY(j->wire->event(j->out[i], &e, &j->sse));
+        LG_TRY(j->wire->event(j->out[i], &e, &j->g->sse));
         LG_TRY(lg_ids_push(ids, e.token));
         LG_TRY(note(ch, &e));
     }
@@ -321,6 +329,8 @@ static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost) {
     lg_oai_error err;
     lg_event copy = {0}, *e = &copy;
     bool over = false;
+    uint64_t now = lg_clock_us();
+    lg_buf *sse = empty_sse(j->g);
     if (event) copy = *event;
     if (copy.kind == LG_EVENT_DONE) copy.n_produced += ch->n_before;
     if (ch->n_before) copy.n_cached = 0; /* a second flight reuses what the first computed */
@@ -330,7 +340,7 @@ static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost) {
         job_fail(j, &err);
         return;
     }
-    if (e->kind == LG_EVENT_TOKEN) count_token(j, ch);
+    if (e->kind == LG_EVENT_TOKEN) count_token(j, ch, now);
     if (e->kind == LG_EVENT_DONE &&
         (e->finish == LG_FINISH_ERROR || e->finish == LG_FINISH_CANCELLED)) {
         char msg[128];
@@ -339,7 +349,7 @@ static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost) {
         job_fail(j, &err);
         return;
     }
-    if (j->wire->event(j->out[ch - j->choice], e, &j->sse) != LG_OK || j->sse.failed) {
+    if (j->wire->event(j->out[ch - j->choice], e, sse) != LG_OK || sse->failed) {
         err = error_of(500, "out_of_memory", "no memory for the answer");
         job_fail(j, &err);
         return;
@@ -356,8 +366,8 @@ static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost) {
         keep_turn(j, ch, e);
         j->n_done++;
     }
-    if (!job_flush(j)) return;
-    if (j->n_done == j->req->n_choice) job_finish(j);
+    if (!job_flush(j, now)) return;
+    if (j->n_done == j->req->n_choice) job_finish(j, now);
 }
 
 /* Start the flight of choice i. */
@@ -438,8 +448,9 @@ void lg_routes_ping(lg_gateway *g) {
     for (lg_job *j = g->jobs, *next; j; j = next) {
         next = j->next;
         if (!j->req->stream || now - j->sent_us < g->opt->ping_us) continue;
-        j->wire->ping(j->out[0], &j->sse);
-        if (!j->sse.failed) job_flush(j);
+        lg_buf *sse = empty_sse(g);
+        j->wire->ping(j->out[0], sse);
+        if (!sse->failed) job_flush(j, now);
     }
 }
 

@@ -246,6 +246,7 @@ static void close_all(lg_server *sv) {
     lg_history_close(&sv->g.model.history);
     lg_replay_close(&sv->g.model.replay);
     lg_tokenizer_close(&sv->g.tok);
+    lg_buf_fini(&sv->g.sse);
     lg_mem_free(sv);
 }
 

@@ -1,12 +1,16 @@
 /* bench_gateway.c - how long a token is on its way from the worker to a client, through link and gateway.
  *
- * usage: bench_gateway PORT STREAMS
+ * usage: bench_gateway PORT STREAMS        bench_gateway floor STREAMS
  * Opens that many streams at once on a server whose scripted worker stamps its tokens (`stamp 1`), and compares each stamp with the
- * time at which the token was read.  Prints one JSON object with microseconds.  tests/e2e/test_load.py runs it. */
+ * time at which the token was read.  Prints one JSON object with microseconds.  "floor": the server is a loop of this program that
+ * stamps a token and sends it to every stream, the same bytes with nothing in between: what sockets and this client take by themselves.
+ * tests/e2e/test_load.py runs it. */
 #include "base/base.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/tcp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +21,7 @@
 #define MAX_STREAM 4096
 #define MAX_TOKEN  (1u << 20)
 #define ROOM       65536
+#define AWAKE_US   500
 
 typedef struct stream {
     int fd;
@@ -76,9 +81,14 @@ static bool run(stream *s, int n_stream) {
         ev[0] = (struct epoll_event){.events = EPOLLIN, .data.ptr = &s[i]};
         if (epoll_ctl(ep, EPOLL_CTL_ADD, s[i].fd, ev) != 0) return false;
     }
+    uint64_t heard = 0;
     while (left > 0) {
-        int n = epoll_wait(ep, ev, 64, 30000);
+        /* Awake while a burst lasts: waking this client would be counted against whoever sends. */
+        int n = epoll_wait(ep, ev, 64, 0);
+        if (n == 0 && lg_clock_us() - heard < AWAKE_US) continue;
+        if (n == 0) n = epoll_wait(ep, ev, 64, 30000);
         if (n <= 0) return false;
+        heard = lg_clock_us();
         for (int i = 0; i < n; i++) {
             stream *one = ev[i].data.ptr;
             ssize_t got = recv(one->fd, one->text + one->n, ROOM / 2 - 1, 0);
@@ -96,10 +106,55 @@ static bool run(stream *s, int n_stream) {
     return true;
 }
 
+/* The plain server: what bench_gateway asks for, in the bytes of `lignum serve`.  Ends the process. */
+static _Noreturn void serve_floor(int listener, int n) {
+    enum { N_TOKEN = 200, STEP_US = 5000 };
+    static int fd[MAX_STREAM];
+    char event[512], chunk[600], in[1024];
+    int one = 1;
+    for (int i = 0; i < n; i++) {
+        fd[i] = accept(listener, NULL, NULL);
+        if (fd[i] < 0 || recv(fd[i], in, sizeof in, 0) <= 0) _exit(1);
+        setsockopt(fd[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    }
+    for (int t = 0; t < N_TOKEN; t++) {
+        lg_clock_sleep_us(STEP_US);
+        int len = snprintf(
+            event, sizeof event,
+            "data: {\"id\":\"chatcmpl-0123456789abcdef0123456789abcdef\",\"object\":"
+            "\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"tiny-qwen35moe\","
+            "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%llu|\"},\"logprobs\":null,"
+            "\"finish_reason\":null}]}\n\n",
+            (unsigned long long)lg_clock_us());
+        len = snprintf(chunk, sizeof chunk, "%x\r\n%s\r\n", (unsigned)len, event);
+        for (int i = 0; i < n; i++) (void)!send(fd[i], chunk, (size_t)len, MSG_NOSIGNAL);
+    }
+    _exit(0);
+}
+
+/* Start it; its port, or 0. */
+static int start_floor(int n, pid_t *pid) {
+    struct sockaddr_in a = {.sin_family = AF_INET};
+    socklen_t len = sizeof a;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (listener < 0 || bind(listener, (struct sockaddr *)&a, sizeof a) != 0 ||
+        listen(listener, MAX_STREAM) != 0 ||
+        getsockname(listener, (struct sockaddr *)&a, &len) != 0)
+        return 0;
+    *pid = fork();
+    if (*pid == 0) serve_floor(listener, n);
+    close(listener);
+    return *pid > 0 ? ntohs(a.sin_port) : 0;
+}
+
 int main(int argc, char **argv) {
-    int n = argc == 3 ? atoi(argv[2]) : 0, port = argc == 3 ? atoi(argv[1]) : 0;
+    bool floor = argc == 3 && strcmp(argv[1], "floor") == 0;
+    int n = argc == 3 ? atoi(argv[2]) : 0, port = argc == 3 && !floor ? atoi(argv[1]) : 0;
+    pid_t pid = 0;
+    if (floor && n >= 1 && n <= MAX_STREAM) port = start_floor(n, &pid);
     if (n < 1 || n > MAX_STREAM || port < 1 || port > 65535) {
-        fputs("usage: bench_gateway PORT STREAMS\n", stderr);
+        fputs("usage: bench_gateway PORT|floor STREAMS\n", stderr);
         return 2;
     }
     stream *s = lg_mem_calloc((size_t)n, sizeof *s);
@@ -116,6 +171,7 @@ int main(int argc, char **argv) {
                "\"max_us\":%.0f}\n",
                n, n_delay, delay[n_delay / 2], delay[n_delay * 9 / 10],
                delay[n_delay * 99 / 100], delay[n_delay - 1]);
+    if (pid) kill(pid, SIGKILL);
     lg_mem_free(s);
     return ok ? 0 : 1;
 }

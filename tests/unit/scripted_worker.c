@@ -7,6 +7,7 @@
  *     version N        spoken in HELLO                  garbage N  N bytes that are no frame come after READY
  *     fail N           answers end with an error after N tokens
  *     stamp 1          the text of a token is "T|" with the time at which it was made, in microseconds (CLOCK_MONOTONIC)
+ *     spread 1         the tokens of a round come one by one, with equal pauses that together are step_us
  *     token ID TEXT    the answer to every request, in order; "\n" in TEXT is a line end
  *     when "TEXT"      the next answer is for prompts that hold TEXT; several must all be there
  *     say "TEXT"       an answer as text, in the tokens of the model's own tokenizer; ends what `when` began
@@ -49,7 +50,7 @@ typedef struct request {
 
 typedef struct worker {
     int fd;
-    uint32_t n_ctx, n_slot, step_us, crash_id, version, n_garbage, fail, stamp;
+    uint32_t n_ctx, n_slot, step_us, crash_id, version, n_garbage, fail, stamp, spread;
     answer plain;              /* the `token` lines */
     answer answer[MAX_ANSWER]; /* the `say` lines; [n_answer] is being made */
     uint32_t n_answer;
@@ -151,6 +152,7 @@ static bool load(worker *w, const char *path, const char *model) {
         if (strcmp(word, "crash") == 0) w->crash_id = v;
         if (strcmp(word, "fail") == 0) w->fail = v;
         if (strcmp(word, "stamp") == 0) w->stamp = v;
+        if (strcmp(word, "spread") == 0) w->spread = v;
         if (strcmp(word, "token") != 0) continue;
         char *text = line + at + (line[at] == ' ');
         unescape(text);
@@ -239,11 +241,17 @@ static void take(worker *w, const lg_link_msg *m) {
 
 /* One token for each request that plays. */
 static void step(worker *w) {
-    if (w->step_us) lg_clock_sleep_us(w->step_us);
+    if (w->step_us && !w->spread) lg_clock_sleep_us(w->step_us);
     if (w->deadly) raise(SIGKILL);
     char stamp[32];
     snprintf(stamp, sizeof stamp, "%llu|", (unsigned long long)lg_clock_us());
+    uint32_t pause_us = w->spread ? w->step_us / w->n_live : 0;
     for (uint32_t i = 0, n = w->n_live < w->n_slot ? w->n_live : w->n_slot; i < n;) {
+        if (pause_us) {
+            send_all(w);
+            lg_clock_sleep_us(pause_us);
+            snprintf(stamp, sizeof stamp, "%llu|", (unsigned long long)lg_clock_us());
+        }
         request *r = &w->live[i];
         const answer *a = r->answer;
         uint32_t at = r->n_produced;
