@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define LG_LAUNCH_MAX_ARG 60
+#define LG_LAUNCH_MAX_ARG 92
 
 typedef struct lg_launch {
     const char *n_rank; /* text of a number; NULL: one process, no launcher */

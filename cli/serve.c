@@ -89,7 +89,8 @@ static const char help[] =
     "      --hosts FILE    hosts for them, as mpirun's --hostfile wants; this one first\n"
     "      --interface IF  network of the ranks: a name or a range such as 10.0.0.0/24\n"
     "                      (needed with --hosts; without hosts nothing leaves this machine)\n"
-    "      --exchange strict|reduce, --rank-timeout SECONDS, --spare-experts N,\n"
+    "      --exchange strict|reduce|alltoall|auto, --wire f32|bf16|q8, --overlap on|off,\n"
+    "      --trace FILE, --rank-timeout SECONDS, --spare-experts N,\n"
     "      --expert-load FILE, --expert-load-out FILE\n"
     "                      as `lignum worker --help` says\n"
     "\n"
@@ -144,6 +145,9 @@ enum {
     OPT_INTERFACE,
     OPT_RANK_TIMEOUT,
     OPT_EXCHANGE,
+    OPT_WIRE,
+    OPT_OVERLAP,
+    OPT_TRACE,
     OPT_SPARE,
     OPT_LOAD,
     OPT_LOAD_OUT,
@@ -196,6 +200,9 @@ static const struct option longs[] = {
     {"interface", required_argument, NULL, OPT_INTERFACE},
     {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
     {"exchange", required_argument, NULL, OPT_EXCHANGE},
+    {"wire", required_argument, NULL, OPT_WIRE},
+    {"overlap", required_argument, NULL, OPT_OVERLAP},
+    {"trace", required_argument, NULL, OPT_TRACE},
     {"spare-experts", required_argument, NULL, OPT_SPARE},
     {"expert-load", required_argument, NULL, OPT_LOAD},
     {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
@@ -288,6 +295,9 @@ static bool take_ranks(serve_opt *o, const char *argv0, int c) {
         add_arg(o, "--spare-experts", optarg);
         return lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v);
     case OPT_EXCHANGE: add_arg(o, "--exchange", optarg); return true;
+    case OPT_WIRE: add_arg(o, "--wire", optarg); return true;
+    case OPT_OVERLAP: add_arg(o, "--overlap", optarg); return true;
+    case OPT_TRACE: add_arg(o, "--trace", optarg); return true;
     case OPT_LOAD: add_arg(o, "--expert-load", optarg); return true;
     case OPT_LOAD_OUT: add_arg(o, "--expert-load-out", optarg); return true;
     default: return take_limit(&o->gate, argv0, c);

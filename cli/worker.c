@@ -50,9 +50,18 @@ static const char help[] =
     "      --rank-timeout SECONDS\n"
     "                      a rank that does not answer in a step for so long is lost\n"
     "                      (default: 8)\n"
-    "      --exchange strict|reduce\n"
-    "                      strict (default): the bits of one process; reduce: less traffic,\n"
-    "                      sums rounded in another order\n"
+    "      --exchange strict|reduce|alltoall|auto\n"
+    "                      strict (default): the bits of one process; the others have less "
+    "traffic and\n"
+    "                      round in another order; auto takes what the measured network "
+    "makes\n"
+    "                      shorter, step by step\n"
+    "      --wire f32|bf16|q8\n"
+    "                      rows on their way, not with strict (default: f32)\n"
+    "      --overlap on|off\n"
+    "                      off: wait for every message at once, to see what it costs\n"
+    "      --trace FILE    write there at the end what every rank did when (Chrome's trace "
+    "format)\n"
     "      --spare-experts N\n"
     "                      experts that a rank may hold in a layer beyond its share, for\n"
     "                      replicas of those that are used most (default: 0)\n"
@@ -68,6 +77,9 @@ enum {
     OPT_CONNECT,
     OPT_RANK_TIMEOUT,
     OPT_EXCHANGE,
+    OPT_WIRE,
+    OPT_OVERLAP,
+    OPT_TRACE,
     OPT_SPARE,
     OPT_LOAD,
     OPT_LOAD_OUT,
@@ -92,6 +104,9 @@ static const struct option longs[] = {
     {"connect", required_argument, NULL, OPT_CONNECT},
     {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
     {"exchange", required_argument, NULL, OPT_EXCHANGE},
+    {"wire", required_argument, NULL, OPT_WIRE},
+    {"overlap", required_argument, NULL, OPT_OVERLAP},
+    {"trace", required_argument, NULL, OPT_TRACE},
     {"spare-experts", required_argument, NULL, OPT_SPARE},
     {"expert-load", required_argument, NULL, OPT_LOAD},
     {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
@@ -119,11 +134,25 @@ static bool take_rank(lg_ranks_opt *r, const char *argv0, int c) {
         r->timeout_us = v * 1000000;
         return true;
     case OPT_EXCHANGE:
-        r->kind = strcmp(optarg, "reduce") == 0 ? LG_EXCHANGE_REDUCE : LG_EXCHANGE_STRICT;
-        if (r->kind == LG_EXCHANGE_REDUCE || strcmp(optarg, "strict") == 0) return true;
-        fprintf(stderr, "%s: --exchange: found \"%s\", expected strict or reduce\n", argv0,
-                optarg);
+        if (lg_exchange_named(optarg, &r->how.kind)) return true;
+        fprintf(stderr,
+                "%s: --exchange: found \"%s\", expected strict, reduce, alltoall or auto\n",
+                argv0, optarg);
         return false;
+    case OPT_WIRE:
+        for (int i = 0; i < LG_N_WIRE; i++)
+            if (strcmp(optarg, lg_wire_name((lg_wire)i)) == 0) {
+                r->how.wire = (lg_wire)i;
+                return true;
+            }
+        fprintf(stderr, "%s: --wire: found \"%s\", expected f32, bf16 or q8\n", argv0, optarg);
+        return false;
+    case OPT_OVERLAP:
+        r->how.no_overlap = strcmp(optarg, "off") == 0;
+        if (r->how.no_overlap || strcmp(optarg, "on") == 0) return true;
+        fprintf(stderr, "%s: --overlap: found \"%s\", expected on or off\n", argv0, optarg);
+        return false;
+    case OPT_TRACE: r->trace_path = optarg; return true;
     case OPT_SPARE:
         if (!lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v)) return false;
         r->n_extra = (uint32_t)v;

@@ -103,6 +103,10 @@ lg_status lg_comm_pause(lg_comm *c, lg_comm_patience *p, const lg_comm_req *req,
     uint64_t now = lg_clock_us();
     if (p->start_us == 0) *p = (lg_comm_patience){now, NAP_MIN_US};
     uint64_t waited = now - p->start_us;
+    if (c->ops->pause) {
+        c->ops->pause(c->impl);
+        return LG_OK;
+    }
     if (c->timeout_us && waited > c->timeout_us) {
         char who[64];
         list_missing(req, n, who, sizeof who);
@@ -116,10 +120,14 @@ lg_status lg_comm_pause(lg_comm *c, lg_comm_patience *p, const lg_comm_req *req,
 
 lg_status lg_comm_wait(lg_comm *c, lg_comm_req *req, uint32_t n) {
     lg_comm_patience p = {0};
+    uint64_t start = lg_trace_now(c->trace);
     for (;;) {
         bool done;
         LG_TRY(lg_comm_poll(c, req, n, &done));
-        if (done) return LG_OK;
+        if (done) {
+            lg_trace_add(c->trace, LG_SPAN_WAIT, 0, c->layer, 0, start);
+            return LG_OK;
+        }
         LG_TRY(lg_comm_pause(c, &p, req, n));
     }
 }

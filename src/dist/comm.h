@@ -14,6 +14,7 @@
 #define LG_DIST_COMM_H
 
 #include "base/diag.h"
+#include "dist/trace.h"
 
 #define LG_MAX_RANK 256
 
@@ -37,6 +38,8 @@ typedef struct lg_comm_ops {
     lg_status (*reduce_scatter)(void *impl, const float *x, float *y, const uint32_t *n_float);
     /* Leave; with `abort` end all ranks at once, this one too. */
     void (*close)(void *impl, bool abort);
+    /* Somebody waits, nothing has come: the carrier's own way to let time pass.  NULL: spin, then sleep. */
+    void (*pause)(void *impl);
 } lg_comm_ops;
 
 typedef struct lg_comm {
@@ -54,6 +57,7 @@ typedef struct lg_comm {
     bool lost;
     char why[160];
     uint64_t sent_bytes, n_sent; /* counted since open */
+    lg_trace *trace;             /* borrowed; NULL: nothing is noted */
 } lg_comm;
 
 /* A rank alone.  No message can be sent. */
@@ -99,7 +103,7 @@ lg_status lg_comm_lose(lg_comm *c, const char *fmt, ...) __attribute__((format(p
 
 /* ---- the module ---- */
 
-#define LG_COMM_MODULE_VERSION 1u
+#define LG_COMM_MODULE_VERSION 2u
 
 /* Its one symbol, lg_comm_entry: version first.  open fills everything but timeout_us; text: cap bytes for what went
  * wrong. */

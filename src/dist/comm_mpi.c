@@ -106,8 +106,8 @@ static int find_nodes(lg_comm *c) {
 }
 
 static lg_status mpi_open(lg_comm *c, char *text, size_t cap_bytes) {
-    static const lg_comm_ops ops = {mpi_send, mpi_recv, mpi_test, mpi_reduce_scatter,
-                                    mpi_close};
+    static const lg_comm_ops ops = {mpi_send,           mpi_recv,  mpi_test,
+                                    mpi_reduce_scatter, mpi_close, NULL};
     int level = 0, rank, n_rank, code;
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);

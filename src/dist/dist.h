@@ -2,8 +2,10 @@
  *
  *   comm      messages between ranks: nobody else, or MPI by a module that is loaded on demand (comm_mpi.c)
  *   place     which ranks hold which experts
+ *   wire      rows as they travel: floats, 16 or 8 bits
+ *   choose    what each exchange costs on this network      trace     spans of a step, as a file for viewers
  *   reduce    sums over ranks of rows that each belong to one of them
- *   exchange  one MoE layer: rows to the ranks of their experts, sums back to the ranks of the rows
+ *   exchange  one MoE layer: rows to the ranks of their experts, sums back to the ranks of the rows (alltoall.c: one of its kinds)
  *
  * Requests live on ranks (each rank has the mixers, the shared experts and the head; keys, values and states of its own
  * sequences), routed experts are divided over ranks.  Every rank takes part in every exchange of a step, with or without
@@ -20,7 +22,7 @@
 typedef struct lg_dist {
     lg_comm *comm;
     const lg_place *place;
-    lg_exchange_kind kind;
+    lg_exchange_how how;
     uint64_t *
         n_chosen; /* [n_layer][n_expert] rows of all ranks that chose each expert, counted up; NULL: not counted */
 } lg_dist;

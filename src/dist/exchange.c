@@ -9,68 +9,84 @@
 
 #define TAG_ROWS 2
 #define TAG_BACK 3
-#define HEAD     (LG_EXCHANGE_HEAD / 4) /* floats */
+#define HEAD     (LG_EXCHANGE_HEAD / 4) /* words */
 
-void lg_exchange_carve(lg_arena *a, lg_comm *comm, const lg_place *place, lg_exchange_kind kind,
-                       uint32_t max_row, uint32_t n_embd, uint32_t k, lg_exchange *x) {
+static bool may_be(const lg_exchange *x, lg_exchange_kind kind) {
+    return x->how.kind == kind ||
+           (x->how.kind == LG_EXCHANGE_AUTO && kind != LG_EXCHANGE_STRICT);
+}
+
+void lg_exchange_carve(lg_arena *a, lg_comm *comm, const lg_place *place,
+                       const lg_exchange_how *how, uint32_t max_row, uint32_t n_embd,
+                       uint32_t k, lg_exchange *x) {
     size_t t = max_row, pairs = t * k, f = sizeof(float), u = sizeof(uint32_t);
     *x = (lg_exchange){.comm = comm,
                        .place = place,
-                       .kind = kind,
+                       .how = *how,
+                       .kind = how->kind,
                        .max_row = max_row,
                        .n_embd = n_embd,
                        .k = k,
-                       .ld = n_embd + 2 * (size_t)k};
-    x->all = lg_arena_take(a, t * x->ld + (size_t)comm->n_rank * HEAD, f);
+                       .hw = lg_wire_words(how->wire, n_embd),
+                       .out_words = pairs * n_embd};
+    LG_ASSERT(how->kind != LG_EXCHANGE_STRICT || how->wire == LG_WIRE_F32);
+    x->ld = x->hw + 2 * (size_t)k + (may_be(x, LG_EXCHANGE_ALLTOALL) ? 1 : 0);
+    x->all = lg_arena_take(a, t * x->ld + (size_t)comm->n_rank * HEAD, u);
     x->first = lg_arena_take(a, (size_t)place->n_expert + 1, u);
     x->in_row = lg_arena_take(a, pairs, u);
     x->in = lg_arena_take(a, t * n_embd, f);
-    x->out = lg_arena_take(a, pairs * n_embd, f);
     x->pair = lg_arena_take(a, pairs, u);
-    if (kind == LG_EXCHANGE_REDUCE) {
-        lg_reduce_carve(a, comm, max_row, n_embd, &x->reduce);
-    } else {
+    if (may_be(x, LG_EXCHANGE_REDUCE))
+        lg_reduce_carve(a, comm, how->wire, max_row, n_embd, &x->reduce);
+    if (may_be(x, LG_EXCHANGE_ALLTOALL)) lg_alltoall_carve(a, x);
+    if (how->kind == LG_EXCHANGE_STRICT) {
         x->pack = lg_arena_take(a, pairs * n_embd, f);
         x->back = lg_arena_take(a, pairs * n_embd, f);
         x->back_at = lg_arena_take(a, pairs, u);
     }
+    x->out = lg_arena_take(a, x->out_words, f);
     x->req = lg_arena_take(a, 2 * (size_t)comm->n_rank, sizeof *x->req);
+    x->reduce.no_overlap = how->no_overlap;
+}
+
+static lg_exchange_kind kind_of(const lg_exchange *x) {
+    if (x->how.kind != LG_EXCHANGE_AUTO) return x->how.kind;
+    lg_group_shape g = {x->comm->n_rank,    x->comm->n_node, x->n_embd, x->k,
+                        x->place->n_expert, x->how.wire};
+    return lg_exchange_choose(&x->how.links, &g, x->row0[x->comm->n_rank]);
 }
 
 void lg_exchange_begin(lg_exchange *x, const uint32_t *n_row) {
     memset(x->req, 0, 2 * (size_t)x->comm->n_rank * sizeof *x->req);
     x->n_req = 0;
+    x->flying = false;
     x->row0[0] = 0;
     for (uint32_t r = 0; r < x->comm->n_rank; r++) {
         LG_ASSERT(n_row[r] <= x->max_row - x->row0[r]);
         x->row0[r + 1] = x->row0[r] + n_row[r];
     }
-}
-
-static const uint32_t *ids_of(const lg_exchange *x, const float *record) {
-    return (const uint32_t *)(const void *)(record + x->n_embd);
+    x->kind = kind_of(x);
 }
 
 /* ---- rows ---- */
 
-/* The head of rank r's records: what a receiver must find there. */
-static void make_head(const lg_exchange *x, uint32_t r, uint32_t head[HEAD]) {
+void lg_exchange_head(const lg_exchange *x, uint32_t n, uint32_t head[HEAD]) {
     head[0] = (uint32_t)x->comm->step;
     head[1] = x->layer;
-    head[2] = x->row0[r + 1] - x->row0[r];
+    head[2] = n;
     head[3] = 0;
 }
 
-static float *block_of(const lg_exchange *x, uint32_t r) {
+static uint32_t *block_of(const lg_exchange *x, uint32_t r) {
     return lg_exchange_record(x, r, x->row0[r]) - HEAD;
 }
 
 /* One own row, its experts in ascending id. */
-static void put_record(const lg_exchange *x, const float *xn, const uint32_t *id,
-                       const float *w, float *record) {
-    uint32_t *to_id = (uint32_t *)(void *)(record + x->n_embd);
-    float *to_w = record + x->n_embd + x->k;
-    memcpy(record, xn, x->n_embd * sizeof *record);
+static void put_record(const lg_exchange *x, uint32_t g, const float *xn, const uint32_t *id,
+                       const float *w, uint32_t *record) {
+    uint32_t *to_id = record + x->hw;
+    float *to_w = (float *)(void *)(to_id + x->k);
+    lg_wire_put(x->how.wire, xn, 1, x->n_embd, record);
     for (uint32_t j = 0; j < x->k; j++) {
         uint32_t at = j;
         for (; at > 0 && to_id[at - 1] > id[j]; at--) {
@@ -80,47 +96,61 @@ static void put_record(const lg_exchange *x, const float *xn, const uint32_t *id
         to_id[at] = id[j];
         to_w[at] = w[j];
     }
+    if (x->ld > x->hw + 2 * (size_t)x->k) record[x->ld - 1] = g;
+}
+
+/* Every row to every rank. */
+static lg_status start_gather(lg_exchange *x) {
+    lg_comm *c = x->comm;
+    uint32_t me = c->rank, n_own = lg_exchange_n_own(x);
+    for (uint32_t r = 0; r < c->n_rank; r++) {
+        uint32_t n = x->row0[r + 1] - x->row0[r];
+        x->n_got[r] = n;
+        if (r != me && n)
+            LG_TRY(lg_comm_recv(c, r, TAG_ROWS, block_of(x, r),
+                                LG_EXCHANGE_HEAD + n * x->ld * sizeof(uint32_t),
+                                &x->req[x->n_req++]));
+    }
+    lg_exchange_head(x, n_own, block_of(x, me));
+    for (uint32_t d = 1; n_own && d < c->n_rank; d++) /* each rank begins with another one */
+        LG_TRY(lg_comm_send(c, (me + d) % c->n_rank, TAG_ROWS, block_of(x, me),
+                            LG_EXCHANGE_HEAD + n_own * x->ld * sizeof(uint32_t),
+                            &x->req[x->n_req++]));
+    return LG_OK;
 }
 
 lg_status lg_exchange_start(lg_exchange *x, uint32_t layer, const float *xn,
                             const uint32_t *top_id, const float *top_w) {
     lg_comm *c = x->comm;
-    uint32_t me = c->rank, n_own = lg_exchange_n_own(x);
+    uint32_t me = c->rank, g0 = x->row0[me];
     x->layer = layer;
     lg_comm_at(c, "rows", layer);
     x->n_req = 0;
-    for (uint32_t r = 0; r < c->n_rank; r++) {
-        uint32_t n = x->row0[r + 1] - x->row0[r];
-        if (r != me && n)
-            LG_TRY(lg_comm_recv(c, r, TAG_ROWS, block_of(x, r),
-                                LG_EXCHANGE_HEAD + n * x->ld * sizeof(float),
-                                &x->req[x->n_req++]));
+    x->start_us = lg_trace_now(c->trace);
+    for (uint32_t g = g0; g < x->row0[me + 1]; g++) {
+        size_t i = g - g0;
+        put_record(x, g, xn + i * x->n_embd, top_id + i * x->k, top_w + i * x->k,
+                   lg_exchange_record(x, me, g));
     }
-    make_head(x, me, (uint32_t *)(void *)block_of(x, me));
-    for (uint32_t i = 0; i < n_own; i++)
-        put_record(x, xn + (size_t)i * x->n_embd, top_id + (size_t)i * x->k,
-                   top_w + (size_t)i * x->k, lg_exchange_record(x, me, x->row0[me] + i));
-    for (uint32_t d = 1; n_own && d < c->n_rank; d++) /* each rank begins with another one */
-        LG_TRY(lg_comm_send(c, (me + d) % c->n_rank, TAG_ROWS, block_of(x, me),
-                            LG_EXCHANGE_HEAD + n_own * x->ld * sizeof(float),
-                            &x->req[x->n_req++]));
-    return LG_OK;
+    LG_TRY(x->kind == LG_EXCHANGE_ALLTOALL ? lg_alltoall_start(x) : start_gather(x));
+    x->flying = !x->how.no_overlap;
+    return x->flying ? LG_OK : lg_comm_wait(c, x->req, x->n_req);
 }
 
 static lg_status check_heads(const lg_exchange *x) {
     for (uint32_t r = 0; r < x->comm->n_rank; r++) {
         uint32_t want[HEAD];
-        if (x->row0[r + 1] == x->row0[r]) continue;
-        const uint32_t *got = (const uint32_t *)(const void *)block_of(x, r);
-        make_head(x, r, want);
-        if (memcmp(got, want, sizeof want) != 0)
+        if (x->n_got[r] == 0) continue;
+        const uint32_t *got = block_of(x, r);
+        lg_exchange_head(x, x->n_got[r], want);
+        if (r != x->comm->rank && memcmp(got, want, sizeof want) != 0)
             return lg_comm_lose(
                 x->comm,
                 "rows of rank %u are of step %u, layer %u, %u rows; expected step "
                 "%u, layer %u, %u rows",
                 r, got[0], got[1], got[2], want[0], want[1], want[2]);
-        for (uint32_t g = x->row0[r]; g < x->row0[r + 1]; g++) {
-            const uint32_t *id = ids_of(x, lg_exchange_record(x, r, g));
+        for (uint32_t i = 0; i < x->n_got[r]; i++) {
+            const uint32_t *id = lg_exchange_ids(x, lg_exchange_record(x, r, x->row0[r] + i));
             for (uint32_t j = 0; j < x->k; j++)
                 if (id[j] >= x->place->n_expert || (j && id[j - 1] >= id[j]))
                     return lg_comm_lose(x->comm, "rank %u routes a row to expert %u", r, id[j]);
@@ -129,28 +159,42 @@ static lg_status check_heads(const lg_exchange *x) {
     return LG_OK;
 }
 
-/* Counting sort by expert of the pairs that this rank computes; rows stay in order inside an expert. */
-static void sort_pairs(lg_exchange *x) {
+/* The number among all rows of a record. */
+static uint32_t number_of(const lg_exchange *x, const uint32_t *record, uint32_t at) {
+    return x->kind == LG_EXCHANGE_ALLTOALL ? record[x->ld - 1] : at;
+}
+
+static void count_pairs(lg_exchange *x) {
     const lg_place *p = x->place;
-    uint32_t me = x->comm->rank, n_rank = x->comm->n_rank, k = x->k;
     memset(x->first, 0, ((size_t)p->n_expert + 1) * sizeof *x->first);
-    for (uint32_t r = 0; r < n_rank; r++)
-        for (uint32_t g = x->row0[r]; g < x->row0[r + 1]; g++) {
-            const uint32_t *id = ids_of(x, lg_exchange_record(x, r, g));
-            for (uint32_t j = 0; j < k; j++) {
-                if (lg_place_rank(p, x->layer, id[j], g) == me) x->first[id[j] + 1]++;
+    for (uint32_t r = 0; r < x->comm->n_rank; r++)
+        for (uint32_t at = x->row0[r]; at < x->row0[r] + x->n_got[r]; at++) {
+            const uint32_t *record = lg_exchange_record(x, r, at);
+            const uint32_t *id = lg_exchange_ids(x, record);
+            uint32_t g = number_of(x, record, at);
+            for (uint32_t j = 0; j < x->k; j++) {
+                if (lg_place_rank(p, x->layer, id[j], g) == x->comm->rank)
+                    x->first[id[j] + 1]++;
                 if (x->n_chosen) x->n_chosen[(size_t)x->layer * p->n_expert + id[j]]++;
             }
         }
     for (uint32_t e = 0; e < p->n_expert; e++) x->first[e + 1] += x->first[e];
+}
+
+/* Counting sort by expert of the pairs that this rank computes; rows stay in order inside an expert. */
+static void sort_pairs(lg_exchange *x) {
+    const lg_place *p = x->place;
+    uint32_t me = x->comm->rank, n_rank = x->comm->n_rank, k = x->k;
+    count_pairs(x);
     x->n_in = 0;
     for (uint32_t r = 0; r < n_rank; r++)
-        for (uint32_t g = x->row0[r]; g < x->row0[r + 1]; g++) {
-            const float *record = lg_exchange_record(x, r, g);
-            const uint32_t *id = ids_of(x, record);
+        for (uint32_t at = x->row0[r]; at < x->row0[r] + x->n_got[r]; at++) {
+            const uint32_t *record = lg_exchange_record(x, r, at);
+            const uint32_t *id = lg_exchange_ids(x, record);
+            uint32_t g = number_of(x, record, at);
             bool any = false;
             for (uint32_t j = 0; j < k; j++) {
-                uint32_t *pair = &x->pair[(size_t)g * k + j];
+                uint32_t *pair = &x->pair[(size_t)at * k + j];
                 *pair = UINT32_MAX;
                 if (lg_place_rank(p, x->layer, id[j], g) != me) continue;
                 *pair = x->first[id[j]]++; /* the cursor of this expert */
@@ -158,17 +202,44 @@ static void sort_pairs(lg_exchange *x) {
                 any = true;
             }
             if (!any) continue;
-            memcpy(x->in + (size_t)x->n_in++ * x->n_embd, record, x->n_embd * sizeof *record);
+            lg_wire_get(x->how.wire, record, 1, x->n_embd,
+                        x->in + (size_t)x->n_in++ * x->n_embd);
         }
     memmove(x->first + 1, x->first, p->n_expert * sizeof *x->first);
     x->first[0] = 0;
 }
 
 lg_status lg_exchange_arrive(lg_exchange *x) {
+    lg_trace *t = x->comm->trace;
+    x->flying = false;
     LG_TRY(lg_comm_wait(x->comm, x->req, x->n_req));
+    lg_trace_add(t, LG_SPAN_ROWS, LG_TRACE_ROWS, x->layer, lg_exchange_n_own(x), x->start_us);
+    uint64_t start = lg_trace_now(t);
+    if (x->kind == LG_EXCHANGE_ALLTOALL) LG_TRY(lg_alltoall_arrive(x));
     LG_TRY(check_heads(x));
     sort_pairs(x);
+    lg_trace_add(t, LG_SPAN_SORT, 0, x->layer, x->first[x->place->n_expert], start);
     return LG_OK;
+}
+
+void lg_exchange_progress(lg_exchange *x) {
+    bool done;
+    if (!x->flying) return;
+    if (x->n_req) lg_comm_poll(x->comm, x->req, x->n_req, &done);
+    if (x->kind == LG_EXCHANGE_REDUCE) lg_reduce_progress(&x->reduce);
+}
+
+lg_status lg_exchange_sums(lg_exchange *x, lg_reduce_fill *fill, void *ctx, float *out) {
+    LG_ASSERT(x->kind != LG_EXCHANGE_STRICT);
+    if (x->comm->lost) return LG_E_COMM;
+    lg_comm_at(x->comm, "sums", x->layer);
+    x->n_req = 0;
+    x->flying = !x->how.no_overlap;
+    lg_status st = x->kind == LG_EXCHANGE_REDUCE
+                       ? lg_reduce_run(&x->reduce, x->row0, fill, ctx, out)
+                       : lg_alltoall_sums(x, fill, ctx, out);
+    x->flying = false;
+    return st;
 }
 
 /* ---- the way back, strict ---- */
@@ -181,7 +252,7 @@ static void plan_back(lg_exchange *x, uint32_t *n_from) {
     memset(n_from, 0, n_rank * sizeof *n_from);
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t g = g0; g < g1; g++) {
-            const uint32_t *id = ids_of(x, lg_exchange_record(x, me, g));
+            const uint32_t *id = lg_exchange_ids(x, lg_exchange_record(x, me, g));
             for (uint32_t j = 0; j < x->k; j++) {
                 uint32_t r = lg_place_rank(x->place, x->layer, id[j], g);
                 if (pass == 0)
@@ -213,6 +284,7 @@ lg_status lg_exchange_finish(lg_exchange *x) {
     size_t row = x->n_embd * sizeof(float);
     float *back = x->back, *pack = x->pack, *mine = NULL;
     if (c->lost) return LG_E_COMM;
+    uint64_t start = lg_trace_now(c->trace);
     lg_comm_at(c, "back", x->layer);
     x->n_req = 0;
     plan_back(x, n_from);
@@ -228,5 +300,7 @@ lg_status lg_exchange_finish(lg_exchange *x) {
         pack += (size_t)n * x->n_embd;
     }
     LG_ASSERT(pack_rows(x, me, mine) == n_from[me]);
-    return lg_comm_wait(c, x->req, x->n_req);
+    LG_TRY(lg_comm_wait(c, x->req, x->n_req));
+    lg_trace_add(c->trace, LG_SPAN_BACK, LG_TRACE_ROWS, x->layer, 0, start);
+    return LG_OK;
 }

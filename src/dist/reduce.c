@@ -57,9 +57,9 @@ static uint32_t rows_between(const lg_reduce *r, uint32_t chunk, uint32_t local,
     return n;
 }
 
-void lg_reduce_carve(lg_arena *a, lg_comm *comm, uint32_t max_row, uint32_t n_embd,
-                     lg_reduce *r) {
-    *r = (lg_reduce){.comm = comm, .n_embd = n_embd};
+void lg_reduce_carve(lg_arena *a, lg_comm *comm, lg_wire wire, uint32_t max_row,
+                     uint32_t n_embd, lg_reduce *r) {
+    *r = (lg_reduce){.comm = comm, .n_embd = n_embd, .wire = wire};
     r->chunk = max_row < LG_REDUCE_CHUNK ? max_row : LG_REDUCE_CHUNK;
     find_places(r);
     size_t row = n_embd, chunk = r->chunk, f = sizeof(float);
@@ -68,7 +68,10 @@ void lg_reduce_carve(lg_arena *a, lg_comm *comm, uint32_t max_row, uint32_t n_em
         lg_reduce_unit *u = &r->unit[i];
         u->pack = lg_arena_take(a, comm->n_rank * chunk * row, f);
         u->sum = lg_arena_take(a, r->n_node * chunk * row, f);
-        u->in = lg_arena_take(a, n_in * chunk * row, f);
+        u->in =
+            lg_arena_take(a, n_in * chunk * (row + 1), f); /* one more: the scale of a q8 row */
+        if (wire != LG_WIRE_F32)
+            u->wire = lg_arena_take(a, r->n_node * chunk * lg_wire_words(wire, n_embd), f);
         u->req = lg_arena_take(a, 2 * (size_t)comm->n_rank, sizeof *u->req);
     }
 }
@@ -79,23 +82,45 @@ static int tag_of(const lg_reduce_unit *u) {
     return TAG_REDUCE + (int)(u->chunk * TAG_STEPS + u->step);
 }
 
+/* How rows of the message under way are written. */
+static lg_wire wire_of(const lg_reduce *r, const lg_reduce_unit *u) {
+    return u->step == 0 ? LG_WIRE_F32 : r->wire;
+}
+
+static size_t row_words(const lg_reduce *r, const lg_reduce_unit *u) {
+    return lg_wire_words(wire_of(r, u), r->n_embd);
+}
+
+/* at: rows sent to others in this step, which lie before these in the wire's buffer. */
 static lg_status send_rows(lg_reduce *r, lg_reduce_unit *u, uint32_t to, const float *x,
-                           uint32_t n) {
+                           uint32_t n, uint32_t *at) {
+    const void *data = x;
     if (n == 0) return LG_OK;
-    return lg_comm_send(r->comm, to, tag_of(u), x, (size_t)n * r->n_embd * sizeof *x,
+    if (wire_of(r, u) != LG_WIRE_F32) {
+        uint32_t *words = u->wire + *at * row_words(r, u);
+        lg_wire_put(r->wire, x, n, r->n_embd, words);
+        data = words;
+    }
+    *at += n;
+    return lg_comm_send(r->comm, to, tag_of(u), data, n * row_words(r, u) * sizeof *x,
                         &u->req[u->n_req++]);
 }
 
 static lg_status recv_rows(lg_reduce *r, lg_reduce_unit *u, uint32_t from, float *x,
                            uint32_t n) {
     if (n == 0) return LG_OK;
-    return lg_comm_recv(r->comm, from, tag_of(u), x, (size_t)n * r->n_embd * sizeof *x,
+    return lg_comm_recv(r->comm, from, tag_of(u), x, n * row_words(r, u) * sizeof *x,
                         &u->req[u->n_req++]);
 }
 
-static void add_rows(const lg_reduce *r, const float *x, uint32_t n, float *y) {
-    size_t all = (size_t)n * r->n_embd;
-    for (size_t i = 0; i < all; i++) y[i] += x[i];
+/* Received rows, or parts of this rank's own: set or added. */
+static void take_rows(const lg_reduce *r, lg_wire w, const float *x, uint32_t n, bool add,
+                      float *y) {
+    const uint32_t *words = (const uint32_t *)(const void *)x;
+    if (add)
+        lg_wire_add(w, words, n, r->n_embd, y);
+    else
+        lg_wire_get(w, words, n, r->n_embd, y);
 }
 
 /* Where the parts for the local-th ranks begin in pack. */
@@ -108,14 +133,17 @@ static float *pack_of(const lg_reduce *r, const lg_reduce_unit *u, uint32_t loca
 /* Fill a chunk and send its parts inside the machine. */
 static lg_status begin(lg_reduce *r, lg_reduce_unit *u, uint32_t chunk, lg_reduce_fill *fill,
                        void *ctx) {
-    *u = (lg_reduce_unit){.active = true,
-                          .chunk = chunk,
+    lg_trace *t = r->comm->trace;
+    uint64_t start = lg_trace_now(t);
+    *u = (lg_reduce_unit){.chunk = chunk,
                           .hi = r->n_node,
                           .pack = u->pack,
                           .sum = u->sum,
                           .in = u->in,
+                          .wire = u->wire,
                           .req = u->req};
     float *y = u->pack, *in = u->in;
+    uint32_t n_sent = 0;
     memset(u->req, 0, 2 * (size_t)r->comm->n_rank * sizeof *u->req);
     for (uint32_t l = 0; l < r->n_local; l++)
         for (uint32_t m = 0; m < r->n_node; m++) {
@@ -123,6 +151,9 @@ static lg_status begin(lg_reduce *r, lg_reduce_unit *u, uint32_t chunk, lg_reduc
             if (n) fill(ctx, r->row0[k] + chunk * r->chunk, n, y);
             y += (size_t)n * r->n_embd;
         }
+    lg_trace_add(t, LG_SPAN_COMBINE, 0, r->comm->layer, chunk, start);
+    u->start_us = lg_trace_now(t);
+    u->active = true; /* not before: progress would take it for one whose messages have come */
     uint32_t n_mine = rows_between(r, chunk, r->local, 0, r->n_node);
     for (uint32_t l = 0; l < r->n_local; l++) {
         if (l == r->local) continue;
@@ -132,7 +163,7 @@ static lg_status begin(lg_reduce *r, lg_reduce_unit *u, uint32_t chunk, lg_reduc
     for (uint32_t d = 1; d < r->n_local; d++) {
         uint32_t l = (r->local + d) % r->n_local;
         LG_TRY(send_rows(r, u, rank_of(r, r->node, l), pack_of(r, u, l),
-                         rows_between(r, chunk, l, 0, r->n_node)));
+                         rows_between(r, chunk, l, 0, r->n_node), &n_sent));
     }
     return LG_OK;
 }
@@ -144,10 +175,7 @@ static void add_local(lg_reduce *r, lg_reduce_unit *u) {
     for (uint32_t l = 0; l < r->n_local; l++) {
         const float *x = l == r->local ? pack_of(r, u, l) : in;
         if (l != r->local) in += (size_t)n * r->n_embd;
-        if (l == 0)
-            memcpy(u->sum, x, (size_t)n * r->n_embd * sizeof *x);
-        else
-            add_rows(r, x, n, u->sum);
+        take_rows(r, LG_WIRE_F32, x, n, l > 0, u->sum);
     }
 }
 
@@ -159,6 +187,7 @@ static float *sum_of(const lg_reduce *r, const lg_reduce_unit *u, uint32_t lo) {
 /* Send the half of the machines that this one is not in; keep the other. */
 static lg_status post_half(lg_reduce *r, lg_reduce_unit *u) {
     uint32_t half = (u->hi - u->lo) / 2, mid = u->lo + half, lo = u->lo, hi = mid, peer;
+    uint32_t n_sent = 0;
     if (r->node < mid) {
         lo = mid;
         hi = u->hi;
@@ -170,21 +199,22 @@ static lg_status post_half(lg_reduce *r, lg_reduce_unit *u) {
     }
     peer = rank_of(r, peer, r->local);
     LG_TRY(recv_rows(r, u, peer, u->in, rows_between(r, u->chunk, r->local, u->lo, u->hi)));
-    return send_rows(r, u, peer, sum_of(r, u, lo), rows_between(r, u->chunk, r->local, lo, hi));
+    return send_rows(r, u, peer, sum_of(r, u, lo), rows_between(r, u->chunk, r->local, lo, hi),
+                     &n_sent);
 }
 
 /* Each machine's rows straight to it. */
 static lg_status post_direct(lg_reduce *r, lg_reduce_unit *u) {
-    uint32_t n = rows_of(r, u->chunk, r->comm->rank);
+    uint32_t n = rows_of(r, u->chunk, r->comm->rank), n_sent = 0;
     float *in = u->in;
     for (uint32_t m = 0; m < r->n_node; m++) {
         if (m == r->node) continue;
         LG_TRY(recv_rows(r, u, rank_of(r, m, r->local), in, n));
-        in += (size_t)n * r->n_embd;
+        in += n * row_words(r, u);
     }
     for (uint32_t d = 1; d < r->n_node; d++) {
         uint32_t m = (r->node + d) % r->n_node, k = rank_of(r, m, r->local);
-        LG_TRY(send_rows(r, u, k, sum_of(r, u, m), rows_of(r, u->chunk, k)));
+        LG_TRY(send_rows(r, u, k, sum_of(r, u, m), rows_of(r, u->chunk, k), &n_sent));
     }
     u->lo = r->node;
     u->hi = r->node + 1;
@@ -194,27 +224,23 @@ static lg_status post_direct(lg_reduce *r, lg_reduce_unit *u) {
 /* What the machines sent, in order of machine. */
 static void add_direct(lg_reduce *r, lg_reduce_unit *u, float *out) {
     uint32_t n = rows_of(r, u->chunk, r->comm->rank);
-    size_t bytes = (size_t)n * r->n_embd * sizeof *out;
     const float *in = u->in;
     for (uint32_t m = 0; m < r->n_node; m++) {
-        const float *x = m == r->node ? sum_of(r, u, m) : in;
-        if (m != r->node) in += (size_t)n * r->n_embd;
-        if (m == 0)
-            memcpy(out, x, bytes);
-        else
-            add_rows(r, x, n, out);
+        bool mine = m == r->node;
+        take_rows(r, mine ? LG_WIRE_F32 : r->wire, mine ? sum_of(r, u, m) : in, n, m > 0, out);
+        if (!mine) in += n * row_words(r, u);
     }
 }
 
 /* Messages of the step are there: add them, post the next ones or end. */
-static lg_status next_step(lg_reduce *r, lg_reduce_unit *u, float *out) {
+static lg_status next_step(lg_reduce *r, lg_reduce_unit *u) {
     bool halving = is_power_of_two(r->n_node);
-    float *mine = out + (size_t)u->chunk * r->chunk * r->n_embd;
+    float *mine = r->out + (size_t)u->chunk * r->chunk * r->n_embd;
     if (u->step == 0)
         add_local(r, u);
     else if (halving)
-        add_rows(r, u->in, rows_between(r, u->chunk, r->local, u->lo, u->hi),
-                 sum_of(r, u, u->lo));
+        take_rows(r, r->wire, u->in, rows_between(r, u->chunk, r->local, u->lo, u->hi), true,
+                  sum_of(r, u, u->lo));
     else
         add_direct(r, u, mine);
     u->step++;
@@ -224,11 +250,13 @@ static lg_status next_step(lg_reduce *r, lg_reduce_unit *u, float *out) {
         memcpy(mine, sum_of(r, u, r->node),
                (size_t)rows_of(r, u->chunk, r->comm->rank) * r->n_embd * sizeof *mine);
     u->active = false;
+    lg_trace_add(r->comm->trace, LG_SPAN_SUMS, LG_TRACE_SUMS + u->chunk % LG_REDUCE_RING,
+                 r->comm->layer, u->chunk, u->start_us);
     return LG_OK;
 }
 
 /* Move every unit as far as its messages have come; *moved when one made a step. */
-static lg_status advance(lg_reduce *r, float *out, bool *moved) {
+static lg_status advance(lg_reduce *r, bool *moved) {
     *moved = false;
     for (uint32_t i = 0; i < LG_REDUCE_RING; i++) {
         lg_reduce_unit *u = &r->unit[i];
@@ -236,22 +264,30 @@ static lg_status advance(lg_reduce *r, float *out, bool *moved) {
         if (!u->active) continue;
         LG_TRY(lg_comm_poll(r->comm, u->req, u->n_req, &done));
         if (!done) continue;
-        LG_TRY(next_step(r, u, out));
+        LG_TRY(next_step(r, u));
         *moved = true;
     }
     return LG_OK;
 }
 
-static lg_status finish(lg_reduce *r, lg_reduce_unit *u, float *out) {
+void lg_reduce_progress(lg_reduce *r) {
+    bool moved;
+    advance(r, &moved);
+}
+
+static lg_status finish(lg_reduce *r, lg_reduce_unit *u) {
     lg_comm_patience p = {0};
+    uint64_t start = lg_trace_now(r->comm->trace);
+    if (!u->active) return LG_OK;
     while (u->active) {
         bool moved;
-        LG_TRY(advance(r, out, &moved));
+        LG_TRY(advance(r, &moved));
         if (moved)
             p = (lg_comm_patience){0};
         else
             LG_TRY(lg_comm_pause(r->comm, &p, u->req, u->n_req));
     }
+    lg_trace_add(r->comm->trace, LG_SPAN_WAIT, 0, r->comm->layer, u->chunk, start);
     return LG_OK;
 }
 
@@ -259,6 +295,7 @@ lg_status lg_reduce_run(lg_reduce *r, const uint32_t *row0, lg_reduce_fill *fill
                         float *out) {
     uint32_t most = 0, n_chunk;
     r->row0 = row0;
+    r->out = out;
     for (uint32_t k = 0; k < r->comm->n_rank; k++)
         if (row0[k + 1] - row0[k] > most) most = row0[k + 1] - row0[k];
     n_chunk = (most + r->chunk - 1) / r->chunk;
@@ -266,21 +303,24 @@ lg_status lg_reduce_run(lg_reduce *r, const uint32_t *row0, lg_reduce_fill *fill
     for (uint32_t c = 0; c < n_chunk; c++) {
         lg_reduce_unit *u = &r->unit[c % LG_REDUCE_RING];
         bool moved;
-        LG_TRY(finish(r, u, out));
+        LG_TRY(finish(r, u));
         LG_TRY(begin(r, u, c, fill, ctx));
-        LG_TRY(advance(r, out, &moved));
+        if (r->no_overlap) LG_TRY(finish(r, u));
+        LG_TRY(advance(r, &moved));
     }
-    for (uint32_t c = 0; c < LG_REDUCE_RING; c++) LG_TRY(finish(r, &r->unit[c], out));
+    for (uint32_t c = 0; c < LG_REDUCE_RING; c++) LG_TRY(finish(r, &r->unit[c]));
     return LG_OK;
 }
 
 uint64_t lg_reduce_bytes(const lg_reduce *r, const uint32_t *row0) {
-    uint64_t rows = 0;
+    uint64_t words = 0;
     for (uint32_t m = 0; m < r->n_node; m++)
         for (uint32_t l = 0; l < r->n_local; l++) {
             uint32_t k = rank_of(r, m, l), n = row0[k + 1] - row0[k];
-            if (l != r->local) rows += n;                 /* inside the machine */
-            if (l == r->local && m != r->node) rows += n; /* between machines */
+            if (l != r->local)
+                words += (uint64_t)n * r->n_embd; /* inside the machine */
+            else if (m != r->node)
+                words += n * lg_wire_words(r->wire, r->n_embd); /* between machines */
         }
-    return rows * r->n_embd * sizeof(float);
+    return words * sizeof(uint32_t);
 }

@@ -8,6 +8,7 @@
 #include "engine/ranks.h"
 
 #include "backend/group/group.h"
+#include "base/clock.h"
 #include "base/cpus.h"
 #include "base/hash.h"
 #include "engine/expert_load.h"
@@ -32,6 +33,7 @@ typedef struct report {
     char text[400];
     char version[128];
     uint64_t shape_hash;
+    uint32_t kv;
     uint64_t weight_bytes, memory_bytes;
     bool memory_asked;
     uint64_t place_hash, rest_sum;
@@ -123,6 +125,8 @@ static lg_status compare_shapes(const lg_ranks *r, const report *all, lg_err *er
                            all[k].version, all[0].version);
         if (all[k].status == LG_OK && all[k].shape_hash != all[0].shape_hash)
             return LG_FAIL(err, LG_E_FORMAT, "rank %u: its model is not that of rank 0", k);
+        if (all[k].kv != all[0].kv)
+            return LG_FAIL(err, LG_E_ARG, "rank %u: --kv is not that of rank 0", k);
     }
     return first_failure(r, all, err);
 }
@@ -132,19 +136,34 @@ static bool holds(const void *ctx, uint32_t layer, uint32_t e) {
     return lg_place_holds(&r->place, r->comm.rank, layer, e);
 }
 
+static lg_status check_how(const lg_ranks_opt *o, lg_err *err) {
+    if (o->how.kind == LG_EXCHANGE_STRICT && o->how.wire != LG_WIRE_F32)
+        return LG_FAIL(err, LG_E_ARG,
+                       "--wire %s: the strict exchange sends floats; choose another --exchange",
+                       lg_wire_name(o->how.wire));
+    if (o->load_out_path && o->how.kind >= LG_EXCHANGE_ALLTOALL)
+        return LG_FAIL(err, LG_E_UNSUPPORTED,
+                       "--expert-load-out counts where all rows come by: --exchange strict or "
+                       "reduce, not %s",
+                       lg_exchange_name(o->how.kind));
+    return LG_OK;
+}
+
 /* Rank 0 reads the load profile, all make the same placement of it. */
 static lg_status place(lg_ranks *r, const lg_config *c, lg_err *err) {
     size_t n = (size_t)c->n_layer * c->n_expert;
     struct {
-        uint32_t n_extra, kind;
+        lg_exchange_how how;
+        uint32_t n_extra;
         bool has_load;
-    } said = {r->opt.n_extra, (uint32_t)r->opt.kind, r->opt.load_path != NULL};
+    } said = {r->opt.how, r->opt.n_extra, r->opt.load_path != NULL};
     float *load = lg_mem_calloc(n, sizeof *load);
     lg_status st = load ? LG_OK : LG_FAIL(err, LG_E_NOMEM, "placement: no memory");
     if (st == LG_OK && c->n_expert == 0)
         st = LG_FAIL(
             err, LG_E_UNSUPPORTED,
             "the model has no experts, which are what ranks divide; serve it by one rank");
+    if (st == LG_OK) st = check_how(&r->opt, err);
     if (st == LG_OK && r->comm.rank == 0 && said.has_load)
         st = lg_expert_load_read(r->opt.load_path, c->n_layer, c->n_expert, load, err);
     if ((st = judge(r, st, err)) == LG_OK) {
@@ -155,7 +174,7 @@ static lg_status place(lg_ranks *r, const lg_config *c, lg_err *err) {
                           .n_expert = c->n_expert,
                           .load = said.has_load ? load : NULL,
                           .n_extra = said.n_extra};
-        r->dist.kind = (lg_exchange_kind)said.kind;
+        r->dist.how = said.how;
         st = ok ? lg_place_balance(&r->place, &o, err) : lost(r, err);
     }
     lg_mem_free(load);
@@ -232,6 +251,7 @@ static lg_status prepare(lg_ranks *r, const lg_options *opt, int n_thread, uint3
     lg_weights *w = NULL, *part = NULL;
     lg_weights_part mine = {holds, r};
     snprintf(me.version, sizeof me.version, "%.120s", lg_version());
+    me.kv = opt->kv == LG_KV_DEFAULT ? LG_KV_F16 : opt->kv;
     lg_status st = lg_weights_check(opt->model_path, &w, err);
     if (st == LG_OK)
         me.shape_hash = hash_shapes(w);
@@ -266,6 +286,35 @@ done:
     return st;
 }
 
+/* How fast messages are, and what each exchange would cost; rank 0 says it. */
+static lg_status measure_links(lg_ranks *r, const lg_config *cfg, lg_err *err) {
+    static const uint32_t n_row[] = {1, 8, 64, 512, 4096};
+    lg_links *l = &r->dist.how.links;
+    lg_group_shape g = {r->comm.n_rank,    r->comm.n_node, cfg->n_embd,
+                        cfg->n_expert_tok, cfg->n_expert,  r->dist.how.wire};
+    char text[400] = "";
+    size_t len = 0;
+    if (lg_links_measure(&r->comm, l) != LG_OK) return lost(r, err);
+    if (r->comm.rank || r->comm.n_rank == 1) return LG_OK;
+    lg_diag_log(
+        LG_LOG_WARN,
+        "exchange %s, rows in %s: %u ranks on %u machines; a message inside one %.0f us, "
+        "%.2f GB/s, between them %.0f us, %.2f GB/s",
+        lg_exchange_name(r->dist.how.kind), lg_wire_name(g.wire), r->comm.n_rank,
+        r->comm.n_node, l->in.latency_s * 1e6, l->in.bytes_s * 1e-9, l->out.latency_s * 1e6,
+        l->out.bytes_s * 1e-9);
+    for (size_t i = 0; i < LG_COUNT(n_row); i++)
+        len += (size_t)snprintf(
+            text + len, sizeof text - len, "%s%u: %.0f %.0f %.0f", i ? "; " : "", n_row[i],
+            lg_exchange_seconds(l, &g, LG_EXCHANGE_STRICT, n_row[i]) * 1e6,
+            lg_exchange_seconds(l, &g, LG_EXCHANGE_REDUCE, n_row[i]) * 1e6,
+            lg_exchange_seconds(l, &g, LG_EXCHANGE_ALLTOALL, n_row[i]) * 1e6);
+    lg_diag_log(LG_LOG_WARN,
+                "expected microseconds a layer, rows of all ranks: strict reduce alltoall: %s",
+                text);
+    return LG_OK;
+}
+
 lg_status lg_ranks_load(lg_ranks *r, const lg_options *opt, lg_pool *pool, uint32_t n_token,
                         lg_weights **w, lg_budget *b, lg_err *err) {
     report *all = lg_mem_calloc(r->comm.n_rank, sizeof *all);
@@ -284,6 +333,7 @@ lg_status lg_ranks_load(lg_ranks *r, const lg_options *opt, lg_pool *pool, uint3
             st = judge(r, r->comm.rank ? LG_OK : first_failure(r, all, err), err);
     }
     if (st == LG_OK) st = verify(r, *w, pool, err);
+    if (st == LG_OK) st = measure_links(r, &(*w)->cfg, err);
     lg_mem_free(all);
     /* From here on a rank that does not answer ends the group. */
     r->comm.timeout_us = r->opt.timeout_us ? r->opt.timeout_us : LG_RANKS_TIMEOUT_US;
@@ -300,10 +350,10 @@ lg_status lg_ranks_join_comm(const lg_comm *comm, const lg_ranks_opt *opt, lg_ra
     if (!r) return LG_FAIL(err, LG_E_NOMEM, "ranks: no memory");
     r->comm = *comm;
     r->opt = *opt;
-    r->dist = (lg_dist){.comm = &r->comm, .place = &r->place, .kind = opt->kind};
+    r->dist = (lg_dist){.comm = &r->comm, .place = &r->place, .how = opt->how};
     for (uint32_t k = 0; k < comm->n_rank; k++)
         r->n_local += comm->node[k] == comm->node[comm->rank];
-    return LG_OK;
+    return opt->trace_path ? lg_trace_open(&r->comm.trace, err) : LG_OK;
 }
 
 lg_status lg_ranks_join(const lg_ranks_opt *opt, lg_ranks **ranks, lg_err *err) {
@@ -332,12 +382,86 @@ static void write_load(const lg_ranks *r) {
         lg_diag_log(LG_LOG_ERROR, "%s", err.msg);
 }
 
+/* ---- the trace ---- */
+
+#define TAG_TRACE 11
+#define N_CLOCK   8
+
+/* How far rank k's clock is ahead of rank 0's: rank 0 asks some times, and the quickest answer counts. */
+static lg_status compare_clocks(lg_ranks *r, uint32_t k, int64_t *ahead_us) {
+    uint64_t best = UINT64_MAX;
+    for (int i = 0; i < N_CLOCK; i++) {
+        uint64_t here = lg_clock_us(), there = 0;
+        if (r->comm.rank) {
+            LG_TRY(recv_one(&r->comm, 0, TAG_TRACE, &there, sizeof there));
+            here = lg_clock_us();
+            LG_TRY(send_one(&r->comm, 0, TAG_TRACE, &here, sizeof here));
+            continue;
+        }
+        LG_TRY(send_one(&r->comm, k, TAG_TRACE, &there, sizeof there));
+        LG_TRY(recv_one(&r->comm, k, TAG_TRACE, &there, sizeof there));
+        uint64_t took = lg_clock_us() - here;
+        if (took >= best) continue;
+        best = took;
+        *ahead_us = (int64_t)(there - here - took / 2);
+    }
+    return LG_OK;
+}
+
+/* Spans of a rank in order of time: rank 0 gets them of the others. */
+static lg_status send_spans(lg_ranks *r) {
+    const lg_trace *t = r->comm.trace;
+    uint64_t n = t->n < LG_TRACE_CAP ? t->n : LG_TRACE_CAP;
+    LG_TRY(send_one(&r->comm, 0, TAG_TRACE, &n, sizeof n));
+    LG_TRY(send_one(&r->comm, 0, TAG_TRACE, t->span, n * sizeof *t->span));
+    return compare_clocks(r, 0, NULL);
+}
+
+static lg_status write_spans(lg_ranks *r, lg_err *err) {
+    const lg_trace *t = r->comm.trace;
+    uint64_t n = t->n < LG_TRACE_CAP ? t->n : LG_TRACE_CAP;
+    lg_trace_span *got = lg_mem_calloc(LG_TRACE_CAP, sizeof *got);
+    lg_trace_file f;
+    if (!got) return LG_FAIL(err, LG_E_NOMEM, "trace: no memory");
+    lg_status st =
+        lg_trace_file_begin(&f, r->opt.trace_path,
+                            n ? t->span[t->n > n ? t->n % LG_TRACE_CAP : 0].start_us : 0, err);
+    if (st == LG_OK) lg_trace_file_rank(&f, 0, t->span, (uint32_t)n, 0);
+    for (uint32_t k = 1; st == LG_OK && k < r->comm.n_rank; k++) {
+        int64_t ahead_us = 0;
+        st = recv_one(&r->comm, k, TAG_TRACE, &n, sizeof n);
+        if (st == LG_OK && n > LG_TRACE_CAP) st = lg_comm_lose(&r->comm, "trace: %u", k);
+        if (st == LG_OK) st = recv_one(&r->comm, k, TAG_TRACE, got, n * sizeof *got);
+        if (st == LG_OK) st = compare_clocks(r, k, &ahead_us);
+        if (st == LG_OK) lg_trace_file_rank(&f, k, got, (uint32_t)n, ahead_us);
+    }
+    if (f.file) {
+        lg_status end = lg_trace_file_end(&f, err);
+        st = st == LG_OK ? end : st;
+    }
+    lg_mem_free(got);
+    return st;
+}
+
+static void write_trace(lg_ranks *r) {
+    lg_err err = {0};
+    if (!r->comm.trace || r->comm.lost || !r->dist.place->block) return;
+    lg_comm_at(&r->comm, "trace", 0);
+    lg_status st = r->comm.rank ? send_spans(r) : write_spans(r, &err);
+    if (st == LG_OK && r->comm.rank == 0)
+        lg_diag_log(LG_LOG_WARN, "%s: written; open it in a trace viewer", r->opt.trace_path);
+    else if (st != LG_OK)
+        lg_diag_log(LG_LOG_ERROR, "trace: %s", err.msg[0] ? err.msg : r->comm.why);
+}
+
 void lg_ranks_leave(lg_ranks **ranks, bool abort) {
     lg_ranks *r = *ranks;
     if (!r) return;
     write_load(r);
     if (abort) r->comm.lost = true;
+    write_trace(r);
     lg_comm_close(&r->comm);
+    lg_trace_close(&r->comm.trace);
     lg_place_fini(&r->place);
     lg_mem_free(r->dist.n_chosen);
     LG_FREE(*ranks);

@@ -23,7 +23,9 @@ typedef struct lg_ranks_opt {
         load_path; /* how often each expert is chosen (JSON, docs/DISTRIBUTED.md); NULL: all alike */
     const char *
         load_out_path; /* rank 0 writes there at the end how often each was chosen; NULL: nothing */
-    lg_exchange_kind kind;
+    lg_exchange_how how; /* links are measured */
+    const char *
+        trace_path; /* rank 0 writes there at the end what all ranks did (trace.h); NULL: nothing */
 } lg_ranks_opt;
 
 #define LG_RANKS_TIMEOUT_US (8 * 1000000)

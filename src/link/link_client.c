@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_ARG = 63 };
+enum { MAX_ARG = 95 };
 
 /* In the child, between fork and exec: only async-signal-safe calls.  A launcher gets a process group of its own, so that a
  * Ctrl-C at the terminal is the gateway's alone, and no input. */

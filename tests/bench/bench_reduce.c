@@ -104,12 +104,12 @@ int main(int argc, char **argv) {
     float *x = lg_mem_calloc(n, sizeof *x), *out = lg_mem_calloc(n, sizeof *out);
     float *want = lg_mem_calloc(n, sizeof *want);
     lg_arena_init(&a, NULL, 0);
-    lg_reduce_carve(&a, &comm, MAX_T, n_embd, &r);
+    lg_reduce_carve(&a, &comm, LG_WIRE_F32, MAX_T, n_embd, &r);
     size_t bytes = a.used_bytes;
     void *block = lg_mem_alloc(bytes);
     if (!x || !out || !want || !block) return 1;
     lg_arena_init(&a, block, bytes);
-    lg_reduce_carve(&a, &comm, MAX_T, n_embd, &r);
+    lg_reduce_carve(&a, &comm, LG_WIRE_F32, MAX_T, n_embd, &r);
     for (size_t i = 0; i < n; i++) x[i] = lg_num_rng_unit(comm.rank, 0, i, 0) - 0.5f;
     parts = x;
     if (comm.rank == 0)

@@ -83,9 +83,39 @@ class Answers(unittest.TestCase):
                 profile(path, n)
                 self.same_answers(n, rows if LONG else rows[::20], "--expert-load", path, "--spare-experts", str(n % 4))
 
-    def test_reduced_sums(self):
+    def test_other_exchanges(self):
+        """Sums in another order, and rows in 16 bits: the answers are clear enough not to turn."""
         rows = server.evals()
-        self.same_answers(4 if LONG else 2, rows if LONG else rows[5::40], "--exchange", "reduce")
+        with tempfile.TemporaryDirectory() as d:
+            path = os.path.join(d, "load.json")
+            for n in ((1, 2, 3, 4, 8) if LONG else (2,)):
+                profile(path, 20 + n)
+                for kind in (("reduce", "alltoall", "auto") if LONG else ("auto",)):
+                    self.same_answers(n, rows if LONG else rows[5::40], "--exchange", kind, "--expert-load", path, "--spare-experts", str(n % 4),
+                                      "--wire", "bf16" if n == 3 else "f32")
+
+    def test_trace(self):
+        """A file that says what each rank did when; messages of a chunk are under way while the next is combined."""
+        with tempfile.TemporaryDirectory() as d:
+            path = os.path.join(d, "trace.json")
+            with Group(2, "--exchange", "reduce", "--trace", path) as s:
+                s.chat(dict(long_body(1, temperature=0, max_tokens=2), messages=[{"role": "user", "content": "word " * 700}]))
+                self.assertEqual(s.stop(), 0)
+                self.assertRegex(s.errors(), "exchange reduce, rows in f32: 2 ranks on 1 machines; a message inside")
+            with open(path, encoding="utf-8") as f:
+                spans = [e for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
+            self.assertEqual({e["pid"] for e in spans}, {0, 1})
+            step = max((e for e in spans if e["name"] == "step"), key=lambda e: e["args"]["n"])
+            self.assertGreater(step["args"]["n"], 256)  # more than two chunks of one rank
+            inside = [e for e in spans if e["pid"] == step["pid"] and step["ts"] <= e["ts"] and e["ts"] + e["dur"] <= step["ts"] + step["dur"]]
+            combines = [e for e in inside if e["name"] == "combine"]
+            sums = [e for e in inside if e["name"] == "sums"]
+            self.assertEqual(len(combines), len(sums))
+            self.assertEqual(len(combines) % 4, 0)  # as many in each layer
+            for c in combines:
+                if c["args"]["n"] > 0:  # the chunk before is posted when this one's combine begins
+                    self.assertTrue(any(s["args"]["n"] == c["args"]["n"] - 1 and s["args"]["layer"] == c["args"]["layer"] and
+                                        s["ts"] <= c["ts"] for s in sums), c)
 
     def test_sampled_bits_and_expert_load(self):
         """Sampling and reported log-probabilities are those of one process; a profile that was measured can be used."""

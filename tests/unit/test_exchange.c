@@ -1,7 +1,8 @@
 /* test_exchange.c - the exchange of a MoE layer over ranks that are threads.
  *
- * The products are a made-up function of (row, expert, column), so the sum of every row is known; the order of additions is
- * checked by comparing bits.  Ranks have between no and many rows, placements are random with replicas, messages come late. */
+ * The products are a made-up function of (row, expert, column), so the sum of every row is known; of the strict exchange the order of
+ * additions is checked by comparing bits, of the others the error against sums in double, which is printed as a table.  Ranks have
+ * between no and many rows, placements are random with replicas, messages come late. */
 #include "comm_threads.h"
 
 #include "base/clock.h"
@@ -25,7 +26,8 @@
 typedef struct rig {
     comm_world *w;
     lg_place place;
-    uint32_t n_rank;
+    uint32_t n_rank, n_node;
+    lg_exchange_how how;
     uint64_t seed;
     uint32_t n_row[N_STEP][LG_MAX_RANK];
     uint32_t skip_step_of; /* this rank thinks that it is one step further; UINT32_MAX: none */
@@ -33,6 +35,8 @@ typedef struct rig {
     /* results */
     float sum[N_STEP][N_LAYER][MAX_ROW][N_EMBD];
     uint64_t sent_bytes[LG_MAX_RANK], n_sent[LG_MAX_RANK], pairs_away[LG_MAX_RANK];
+    uint32_t n_kind[LG_EXCHANGE_AUTO]; /* layers that rank 0 did by each */
+    uint64_t reduce_bytes[LG_MAX_RANK];
     lg_status status[LG_MAX_RANK];
     char why[LG_MAX_RANK][160];
 } rig;
@@ -69,6 +73,22 @@ static void multiply(lg_exchange *x) {
                     product(x->in[(size_t)x->in_row[p] * N_EMBD + i], e);
 }
 
+static void fill(void *ctx, uint32_t at, uint32_t n, float *y) {
+    const lg_exchange *x = ctx;
+    for (uint32_t i = at; i < at + n; i++, y += N_EMBD) {
+        uint32_t rank = 0;
+        while (x->row0[rank + 1] <= i) rank++;
+        const float *w = lg_exchange_weights(x, lg_exchange_record(x, rank, i));
+        memset(y, 0, N_EMBD * sizeof *y);
+        for (uint32_t j = 0; j < K; j++) {
+            uint32_t pair = x->pair[i * K + j];
+            for (uint32_t c = 0; pair != UINT32_MAX && c < N_EMBD; c++)
+                y[c] = fmaf(w[j], x->out[(size_t)pair * N_EMBD + c], y[c]);
+        }
+        lg_exchange_progress(ctx); /* as between tasks of a pool */
+    }
+}
+
 static lg_status run_layer(rig *r, lg_exchange *x, uint32_t step, uint32_t layer) {
     static _Thread_local float xn[MAX_ROW * N_EMBD], w[MAX_ROW * K];
     static _Thread_local uint32_t id[MAX_ROW * K];
@@ -76,8 +96,14 @@ static lg_status run_layer(rig *r, lg_exchange *x, uint32_t step, uint32_t layer
     for (uint32_t i = 0; i < n; i++)
         make_row(r, step, layer, g0 + i, xn + i * N_EMBD, id + i * K, w + i * K);
     LG_TRY(lg_exchange_start(x, layer, xn, id, w));
+    lg_exchange_progress(x);
     LG_TRY(lg_exchange_arrive(x));
     multiply(x);
+    if (x->comm->rank == 0) r->n_kind[x->kind]++;
+    if (x->kind == LG_EXCHANGE_REDUCE)
+        r->reduce_bytes[x->comm->rank] += lg_reduce_bytes(&x->reduce, x->row0);
+    if (x->kind != LG_EXCHANGE_STRICT)
+        return lg_exchange_sums(x, fill, x, r->sum[step][layer][g0]);
     LG_TRY(lg_exchange_finish(x));
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < K; j++) {
@@ -96,11 +122,11 @@ static void rank_body(void *ctx, uint32_t rank) {
     comm_threads_join(r->w, rank, &c);
     if (r->timeout_us) c.timeout_us = r->timeout_us;
     lg_arena_init(&a, NULL, 0);
-    lg_exchange_carve(&a, &c, &r->place, LG_EXCHANGE_STRICT, MAX_ROW, N_EMBD, K, &x);
+    lg_exchange_carve(&a, &c, &r->place, &r->how, MAX_ROW, N_EMBD, K, &x);
     size_t bytes = a.used_bytes;
     void *block = lg_mem_alloc(bytes);
     lg_arena_init(&a, block, bytes);
-    lg_exchange_carve(&a, &c, &r->place, LG_EXCHANGE_STRICT, MAX_ROW, N_EMBD, K, &x);
+    lg_exchange_carve(&a, &c, &r->place, &r->how, MAX_ROW, N_EMBD, K, &x);
     memset(block, 0xff, bytes); /* NaN: what was not written is not read */
     for (uint32_t s = 0; s < N_STEP && r->status[rank] == LG_OK; s++) {
         c.step = s + (rank == r->skip_step_of);
@@ -135,13 +161,14 @@ static lg_place random_place(uint32_t n_rank, uint64_t seed) {
     return p;
 }
 
-static rig *open_rig(uint32_t n_rank, uint64_t seed, uint32_t jitter) {
+static rig *open_rig(uint32_t n_rank, uint32_t n_node, uint64_t seed, uint32_t jitter) {
     rig *r = lg_mem_alloc(sizeof *r);
     assert_non_null(r);
     r->n_rank = n_rank;
+    r->n_node = n_node;
     r->seed = seed;
     r->skip_step_of = UINT32_MAX;
-    r->w = comm_threads_open(n_rank, 1, jitter);
+    r->w = comm_threads_open(n_rank, n_node, jitter);
     r->place = random_place(n_rank, seed);
     for (uint32_t s = 0; s < N_STEP; s++) {
         uint32_t left = s == 3 ? 0 : MAX_ROW; /* one step in which all are idle */
@@ -216,10 +243,10 @@ static void check_bytes(const rig *r) {
 
 static void test_strict_bits_and_bytes(void **state) {
     (void)state;
-    static const uint32_t n_rank[] = {2, 3, 4, 8};
+    static const uint32_t n_rank[] = {1, 2, 3, 4, 8};
     for (size_t i = 0; i < LG_COUNT(n_rank); i++)
         for (uint64_t seed = 1; seed <= 2; seed++) {
-            rig *r = open_rig(n_rank[i], seed, seed % 2 ? 0 : 40);
+            rig *r = open_rig(n_rank[i], 1, seed, seed % 2 ? 0 : 8);
             comm_threads_run(r->n_rank, rank_body, r);
             for (uint32_t k = 0; k < r->n_rank; k++)
                 if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->why[k]);
@@ -229,10 +256,135 @@ static void test_strict_bits_and_bytes(void **state) {
         }
 }
 
+/* ---- the exchanges that round otherwise ---- */
+
+/* Worst and root mean square error against sums in double of the rows as they were, relative to the largest sum of all. */
+static void measure(const rig *r, double *worst, double *rms) {
+    double most = 0, square = 0, n_value = 0;
+    *worst = 0;
+    for (uint32_t s = 0; s < N_STEP; s++) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < r->n_rank; i++) n += r->n_row[s][i];
+        for (uint32_t l = 0; l < N_LAYER; l++)
+            for (uint32_t g = 0; g < n; g++) {
+                float x[N_EMBD], w[K];
+                uint32_t id[K];
+                make_row(r, s, l, g, x, id, w);
+                for (uint32_t c = 0; c < N_EMBD; c++) {
+                    double want = 0;
+                    for (uint32_t j = 0; j < K; j++)
+                        want += (double)w[j] *
+                                ((double)x[c] * (double)((float)(id[j] + 1) * 0.37f) +
+                                 (double)(0.01f * (float)id[j]));
+                    double e = fabs((double)r->sum[s][l][g][c] - want);
+                    if (!(e <= *worst)) *worst = e;
+                    square += e * e;
+                    n_value++;
+                    if (fabs(want) > most) most = fabs(want);
+                }
+            }
+    }
+    *worst /= most;
+    *rms = sqrt(square / n_value) / most;
+}
+
+/* All-to-all by the formulas of exchange.h. */
+static uint64_t alltoall_bytes(const rig *r, uint32_t me) {
+    uint64_t hw = lg_wire_words(r->how.wire, N_EMBD), want = 0;
+    for (uint32_t s = 0; s < N_STEP; s++)
+        for (uint32_t l = 0; l < N_LAYER; l++) {
+            if (r->n_row[s][me]) want += (r->n_rank - 1) * LG_EXCHANGE_HEAD;
+            for (uint32_t q = 0, g = 0; q < r->n_rank; q++)
+                for (uint32_t i = 0; i < r->n_row[s][q]; i++, g++) {
+                    float x[N_EMBD], w[K];
+                    uint32_t id[K];
+                    bool to[LG_MAX_RANK] = {0};
+                    make_row(r, s, l, g, x, id, w);
+                    for (uint32_t j = 0; j < K; j++)
+                        to[lg_place_rank(&r->place, l, id[j], g)] = true;
+                    for (uint32_t k = 0; q == me && k < r->n_rank; k++)
+                        if (k != me && to[k]) want += 4 * (hw + 2 * K + 1);
+                    if (q != me && to[me]) want += 4 * hw;
+                }
+        }
+    return want;
+}
+
+/* The all-gather's part of the other two. */
+static uint64_t rows_bytes(const rig *r, uint32_t me) {
+    uint64_t record = 4 * (lg_wire_words(r->how.wire, N_EMBD) + 2 * K), want = 0;
+    for (uint32_t s = 0; s < N_STEP; s++)
+        if (r->n_row[s][me])
+            want += N_LAYER * (r->n_rank - 1) * (LG_EXCHANGE_HEAD + r->n_row[s][me] * record);
+    return want;
+}
+
+static void run_kind(lg_exchange_kind kind, lg_wire wire, uint32_t n_rank, uint32_t n_node,
+                     uint64_t seed, bool no_overlap, double *worst, double *rms) {
+    rig *r = open_rig(n_rank, n_node, seed, seed % 2 ? 0 : 4);
+    r->how = (lg_exchange_how){.kind = kind, .wire = wire, .no_overlap = no_overlap};
+    comm_threads_run(n_rank, rank_body, r);
+    for (uint32_t k = 0; k < n_rank; k++) {
+        if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->why[k]);
+        uint64_t want = kind == LG_EXCHANGE_ALLTOALL ? alltoall_bytes(r, k)
+                                                     : rows_bytes(r, k) + r->reduce_bytes[k];
+        assert_int_equal(r->sent_bytes[k], want);
+    }
+    measure(r, worst, rms);
+    close_rig(&r);
+}
+
+static void test_sums_and_bytes(void **state) {
+    (void)state;
+    static const uint32_t shape[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 3}, {4, 2}, {8, 4}, {8, 1}};
+    static const double bound[LG_N_WIRE] = {1e-6, 0.02, 0.03};
+    printf("  error against sums in double, of the largest sum\n"
+           "  exchange  wire    worst       rms\n");
+    for (int kind = LG_EXCHANGE_REDUCE; kind <= LG_EXCHANGE_ALLTOALL; kind++)
+        for (int wire = 0; wire < LG_N_WIRE; wire++) {
+            double worst = 0, rms = 0;
+            for (size_t i = 0; i < LG_COUNT(shape); i++) {
+                double a, b;
+                run_kind((lg_exchange_kind)kind, (lg_wire)wire, shape[i][0], shape[i][1],
+                         30 + i, i % 3 == 2, &a, &b);
+                worst = fmax(worst, a);
+                rms = fmax(rms, b);
+            }
+            printf("  %-8s  %-4s  %9.2e  %9.2e\n", lg_exchange_name((lg_exchange_kind)kind),
+                   lg_wire_name((lg_wire)wire), worst, rms);
+            assert_true(worst < bound[wire]);
+            assert_true(rms < bound[wire] / 4);
+            assert_true(wire == 0 || worst > 1e-5); /* it was this wire */
+        }
+}
+
+/* Few rows one way, many the other: all ranks choose the same in each step. */
+static void test_auto(void **state) {
+    (void)state;
+    rig *r = open_rig(8, 8, 50, 0);
+    double worst, rms;
+    /* All-to-all has more messages, the reduce-scatter more bytes. */
+    lg_way way = {.latency_s = 1e-4, .message_s = 1e-4, .bytes_s = 1e6};
+    r->how = (lg_exchange_how){.kind = LG_EXCHANGE_AUTO, .links = {way, way}};
+    for (uint32_t s = 0; s < N_STEP; s++)
+        for (uint32_t i = 0; i < 8; i++) r->n_row[s][i] = s % 2 ? 12 : i == 3;
+    comm_threads_run(8, rank_body, r);
+    for (uint32_t k = 0; k < 8; k++)
+        if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->why[k]);
+    measure(r, &worst, &rms);
+    assert_true(worst < 1e-6);
+    lg_group_shape g = {8, 8, N_EMBD, K, N_EXPERT, LG_WIRE_F32};
+    uint32_t want[2] = {lg_exchange_choose(&r->how.links, &g, 1),
+                        lg_exchange_choose(&r->how.links, &g, 96)};
+    assert_int_not_equal(want[0], want[1]);
+    for (int i = 0; i < 2; i++) assert_int_equal(r->n_kind[want[i]], N_STEP / 2 * N_LAYER);
+    close_rig(&r);
+}
+
 /* A rank that is out of step is noticed by what it sends. */
 static void test_out_of_step(void **state) {
     (void)state;
-    rig *r = open_rig(3, 5, 0);
+    rig *r = open_rig(3, 1, 5, 0);
     r->skip_step_of = 1;
     r->timeout_us = 300000;
     for (uint32_t i = 0; i < 3; i++) r->n_row[0][i] = 2;
@@ -245,7 +397,7 @@ static void test_out_of_step(void **state) {
 /* A rank that falls silent ends the others' waits, which say whom they waited for and where. */
 static void test_silent_rank(void **state) {
     (void)state;
-    rig *r = open_rig(4, 6, 0);
+    rig *r = open_rig(4, 1, 6, 0);
     r->timeout_us = 200000;
     for (uint32_t i = 0; i < 4; i++) r->n_row[0][i] = 3;
     comm_threads_mute(r->w, 2);
@@ -266,6 +418,8 @@ int main(void) {
     lg_diag_set_level(LG_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_strict_bits_and_bytes),
+        cmocka_unit_test(test_sums_and_bytes),
+        cmocka_unit_test(test_auto),
         cmocka_unit_test(test_out_of_step),
         cmocka_unit_test(test_silent_rank),
     };

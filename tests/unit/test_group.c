@@ -37,7 +37,7 @@ typedef struct rig {
     lg_weights *all; /* every expert */
     lg_text *text;
     uint32_t n_rank, n_node;
-    lg_exchange_kind kind;
+    lg_exchange_how how;
     uint64_t seed;
     comm_world *w;
     lg_place place;
@@ -259,7 +259,7 @@ static void open_ranks(rig *r, uint32_t n_rank, uint64_t seed) {
     r->place = random_place(c, n_rank, seed);
     for (uint32_t k = 0; k < n_rank; k++) {
         comm_threads_join(r->w, k, &r->comm[k]);
-        r->dist[k] = (lg_dist){.comm = &r->comm[k], .place = &r->place, .kind = r->kind};
+        r->dist[k] = (lg_dist){.comm = &r->comm[k], .place = &r->place, .how = r->how};
         lg_weights_part part = {holds, &r->dist[k]};
         if (lg_weights_open_part(r->path, &part, NULL, NULL, NULL, &r->part[k], &err) != LG_OK)
             fail_msg("%s", err.msg);
@@ -356,18 +356,27 @@ static void expect_near(const rig *r, uint32_t *n_same) {
     }
 }
 
-static void test_reduced_sums(void **state) {
+/* The exchanges that round otherwise; ranks, machines, bits of rows on their way. */
+static void test_other_sums(void **state) {
     (void)state;
-    static const uint32_t shape[][2] = {{4, 2}, {3, 3}};
+    static const struct {
+        uint32_t n_rank, n_node;
+        lg_exchange_how how;
+    } kind[] = {
+        {4, 2, {.kind = LG_EXCHANGE_REDUCE}},
+        {3, 3, {.kind = LG_EXCHANGE_REDUCE, .no_overlap = true}},
+        {4, 4, {.kind = LG_EXCHANGE_ALLTOALL}},
+        {2, 1, {.kind = LG_EXCHANGE_ALLTOALL, .no_overlap = true}},
+        {4, 2, {.kind = LG_EXCHANGE_AUTO, .links = {{1e-5, 1e-5, 1e9}, {1e-4, 1e-4, 1e7}}}}};
     rig *r = lg_mem_alloc(sizeof *r);
     assert_non_null(r);
     open_model(r, "tests/data/models/tiny-moe");
     run_alone(r);
-    for (size_t i = 0; i < LG_COUNT(shape); i++) {
+    for (size_t i = 0; i < LG_COUNT(kind); i++) {
         uint32_t n_same;
-        r->kind = LG_EXCHANGE_REDUCE;
-        r->n_node = shape[i][1];
-        open_ranks(r, shape[i][0], 50 + i);
+        r->how = kind[i].how;
+        r->n_node = kind[i].n_node;
+        open_ranks(r, kind[i].n_rank, 50 + i);
         comm_threads_run(r->n_rank, rank_body, r);
         assert_int_equal(r->status[0], LG_AGAIN);
         for (uint32_t k = 1; k < r->n_rank; k++)
@@ -395,18 +404,19 @@ static void test_bundled_bits(void **state) {
     same_as_alone("models/tiny-qwen35moe", (uint32_t[]){3}, 1, 21);
 }
 
-/* LG_GROUP_STEPS steps (300) over 4 ranks, both exchanges in turn: nobody is left waiting. */
+/* LG_GROUP_STEPS steps (300) over 4 ranks, each exchange in turn: nobody is left waiting. */
 static void test_idle_patterns(void **state) {
     (void)state;
     const char *text = getenv("LG_GROUP_STEPS");
     rig *r = lg_mem_alloc(sizeof *r);
     assert_non_null(r);
     open_model(r, "tests/data/models/tiny-moe");
-    for (int i = 0; i < 2; i++) {
-        r->kind = i ? LG_EXCHANGE_REDUCE : LG_EXCHANGE_STRICT;
+    for (int i = 0; i < 3; i++) {
+        r->how = (lg_exchange_how){.kind = (lg_exchange_kind)i,
+                                   .wire = i ? LG_WIRE_BF16 : LG_WIRE_F32};
         r->n_node = i ? 2 : 1;
         r->seed = 60 + (uint64_t)i;
-        r->n_step = (text ? (uint32_t)atoi(text) : 300) / 2;
+        r->n_step = (text ? (uint32_t)atoi(text) : 300) / 3 + 1;
         open_ranks(r, 4, r->seed);
         for (uint32_t k = 0; k < 4; k++) r->comm[k].timeout_us = 30 * 1000000;
         comm_threads_run(r->n_rank, rank_body, r);
@@ -467,7 +477,7 @@ static void test_dense_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_moe_bits),         cmocka_unit_test(test_fp8_bits),
-        cmocka_unit_test(test_bundled_bits),     cmocka_unit_test(test_reduced_sums),
+        cmocka_unit_test(test_bundled_bits),     cmocka_unit_test(test_other_sums),
         cmocka_unit_test(test_idle_patterns),    cmocka_unit_test(test_a_rank_is_lost),
         cmocka_unit_test(test_dense_is_refused),
     };

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #define MODEL   "models/tiny-qwen35moe"
@@ -24,6 +25,7 @@ typedef struct rig {
     comm_world *w;
     char path[N_RANK][300];
     lg_ranks_opt opt;
+    lg_kv_type kv[N_RANK];
     lg_status status[N_RANK];
     lg_err err[N_RANK];
     uint32_t n_token, token[32]; /* of rank 0's answer */
@@ -57,6 +59,7 @@ static void rank_body(void *ctx, uint32_t rank) {
     o.n_ctx = 256;
     o.n_seq = 6;
     o.n_thread = 1;
+    o.kv = r->kv[rank];
     comm_threads_join(r->w, rank, &c);
     c.timeout_us = 0; /* as MPI's is while loading */
     assert_int_equal(lg_ranks_join_comm(&c, &r->opt, &o.ranks, &r->err[rank]), LG_OK);
@@ -115,6 +118,37 @@ static void test_all_agree(void **state) {
     assert_memory_equal(r->token, alone->token, sizeof r->token);
     close_rig(&r);
     close_rig(&alone);
+}
+
+/* Spans of all ranks in one file, whose clocks are one here: a chunk under way lies inside its step. */
+static void test_trace(void **state) {
+    (void)state;
+    static const char *const name[] = {"step",    "rows",    "shared expert", "sort",
+                                       "experts", "combine", "sums",          "wait"};
+    char path[] = "/tmp/lignum-trace-XXXXXX", text[80];
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    rig *r = open_rig(0);
+    r->opt.how.kind = LG_EXCHANGE_REDUCE;
+    r->opt.trace_path = path;
+    run(r);
+    for (uint32_t k = 0; k < N_RANK; k++)
+        if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->err[k].msg);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    static char data[4 << 20];
+    data[fread(data, 1, sizeof data - 1, f)] = 0;
+    fclose(f);
+    unlink(path);
+    for (uint32_t k = 0; k < N_RANK; k++)
+        for (size_t i = 0; i < LG_COUNT(name); i++) {
+            snprintf(text, sizeof text, "\"ph\": \"X\", \"name\": \"%s\", \"pid\": %u,",
+                     name[i], k);
+            if (!strstr(data, text)) fail_msg("no %s of rank %u", name[i], k);
+        }
+    assert_null(strstr(data, "\"ts\": -1000")); /* no clock is off by a second and more */
+    close_rig(&r);
 }
 
 /* Rank 1 alone finds something; everybody says it. */
@@ -183,6 +217,20 @@ static void test_no_model(void **state) {
     lg_fixture_fini(&f);
 }
 
+static void test_another_kv(void **state) {
+    (void)state;
+    rig *r = open_rig(0);
+    r->kv[1] = LG_KV_Q8_0;
+    expect_all(r, LG_E_ARG, "rank 1: --kv is not that of rank 0");
+}
+
+static void test_strict_floats(void **state) {
+    (void)state;
+    rig *r = open_rig(0);
+    r->opt.how.wire = LG_WIRE_Q8;
+    expect_all(r, LG_E_ARG, "--wire q8: the strict exchange sends floats");
+}
+
 static void test_dense(void **state) {
     (void)state;
     rig *r = open_rig(0);
@@ -235,7 +283,8 @@ int main(void) {
         cmocka_unit_test(test_all_agree),      cmocka_unit_test(test_another_expert),
         cmocka_unit_test(test_another_router), cmocka_unit_test(test_another_model),
         cmocka_unit_test(test_no_model),       cmocka_unit_test(test_dense),
-        cmocka_unit_test(test_expert_load),
+        cmocka_unit_test(test_trace),          cmocka_unit_test(test_another_kv),
+        cmocka_unit_test(test_strict_floats),  cmocka_unit_test(test_expert_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,7 +99,7 @@ static void carve_mlp(lg_arena *a, const lg_config *c, const lg_backend_opt *opt
     s->sg = lg_arena_take(a, n, f);
     s->job = lg_arena_take(a, (size_t)c->n_expert + 2, sizeof *s->job);
     if (!opt->dist) return;
-    lg_exchange_carve(a, opt->dist->comm, opt->dist->place, opt->dist->kind, opt->max_tok,
+    lg_exchange_carve(a, opt->dist->comm, opt->dist->place, &opt->dist->how, opt->max_tok,
                       c->n_embd, c->n_expert_tok, &s->ex);
     s->ex.n_chosen = opt->dist->n_chosen;
     lg_cpu_quant_carve(a, n * c->n_embd, &s->in_q);
@@ -305,6 +305,8 @@ static void run_layer(lg_backend *be, uint32_t layer) {
 }
 
 lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *out) {
+    lg_trace *t = be->opt.dist ? be->opt.dist->comm->trace : NULL;
+    uint64_t start = lg_trace_now(t);
     place_rows(be, batch);
     uint32_t n = batch->n_tok;
     size_t h = be->cfg->n_embd;
@@ -318,6 +320,7 @@ lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *ou
         lost = be->opt.dist && be->opt.dist->comm->lost;
     }
     if (!lost) lg_cpu_head(be, out);
+    lg_trace_add(t, LG_SPAN_STEP, 0, 0, n, start);
     be->batch = NULL;
     return lost ? LG_E_BACKEND : LG_OK;
 }

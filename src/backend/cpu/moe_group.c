@@ -3,7 +3,8 @@
  * In: s.xn, s.sg, the rows of all ranks (exchange.h).  Out: s.mix.
  * Own rows are routed here and sent to all ranks; while they fly the shared expert is computed; then the experts that this
  * rank holds multiply whatever rows chose them, a cold expert is not read.  Strict: product rows go home and are summed there
- * in the order that moe.c has, so bits are those of one rank alone.  Else each rank's sums are reduced over the ranks.
+ * in the order that moe.c has, so bits are those of one rank alone.  Else each rank's sums are summed over the ranks, piece by
+ * piece, a piece travelling while the next is summed (stage.c moves messages between tasks).
  * A lost rank ends every wait; the step then returns LG_E_BACKEND.
  * Thread: engine (it alone calls the comm) and pool.  Test: tests/unit/test_group.c */
 #include "backend/cpu/cpu.h"
@@ -55,7 +56,7 @@ static void fill_task(void *ctx, size_t task, int thread) {
     for (uint32_t r = r0; r < r1; r++) {
         uint32_t g = c->g + r, rank = 0;
         while (x->row0[rank + 1] <= g) rank++;
-        const float *w = lg_exchange_record(x, rank, g) + h + x->k;
+        const float *w = lg_exchange_weights(x, lg_exchange_record(x, rank, g));
         float *y = c->y + (size_t)r * h;
         memset(y, 0, h * sizeof *y);
         for (uint32_t j = 0; j < x->k; j++) {
@@ -72,32 +73,32 @@ static void fill(void *ctx, uint32_t g, uint32_t n, float *y) {
                (uint64_t)n * be->cfg->n_embd * be->cfg->n_expert_tok, fill_task, &c);
 }
 
-/* Routed sums of own rows into s.mix, by the reduce-scatter. */
-static bool reduce(lg_backend *be, uint32_t layer) {
-    lg_exchange *x = &be->s.ex;
-    lg_comm_at(x->comm, "sums", layer);
-    return lg_reduce_run(&x->reduce, x->row0, fill, be, be->s.mix) == LG_OK;
-}
-
 void lg_cpu_moe_group(lg_backend *be, uint32_t layer) {
     const lg_layer_w *w = &be->w->layer[layer];
     lg_cpu_scratch *s = &be->s;
     lg_exchange *x = &s->ex;
+    lg_trace *t = x->comm->trace;
     bool any = be->batch->n_tok > 0;
     if (any) lg_cpu_moe_route(be, layer);
     lg_status st = lg_exchange_start(x, layer, s->xn, s->top_id, s->top_w);
+    uint64_t start = lg_trace_now(t);
     if (any) run_shared(be, w);
+    lg_trace_add(t, LG_SPAN_SHARED, 0, layer, be->batch->n_tok, start);
     if (st == LG_OK) st = lg_exchange_arrive(x);
     if (st != LG_OK) return;
+    start = lg_trace_now(t);
     run_experts(be, w);
-    if (x->kind == LG_EXCHANGE_REDUCE) {
+    lg_trace_add(t, LG_SPAN_EXPERTS, 0, layer, x->first[be->cfg->n_expert], start);
+    if (x->kind != LG_EXCHANGE_STRICT) {
         lg_cpu_combine shared = {0};
-        if (reduce(be, layer) && any) lg_cpu_moe_combine(be, layer, &shared);
+        st = lg_exchange_sums(x, fill, be, s->mix);
+        if (st == LG_OK && any) lg_cpu_moe_combine(be, layer, &shared);
         return;
     }
     if (lg_exchange_finish(x) != LG_OK || !any) return;
     uint32_t me = x->comm->rank;
-    const float *record = lg_exchange_record(x, me, x->row0[me]);
-    lg_cpu_combine from = {x->back, x->back_at, record + x->n_embd + x->k, x->ld};
+    lg_cpu_combine from = {x->back, x->back_at,
+                           lg_exchange_weights(x, lg_exchange_record(x, me, x->row0[me])),
+                           x->ld};
     lg_cpu_moe_combine(be, layer, &from);
 }

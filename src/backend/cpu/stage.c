@@ -5,11 +5,38 @@
  * is read from memory once.  Thread: engine and pool.  Test: tests/unit/test_exact.c */
 #include "backend/cpu/cpu.h"
 
+#include "base/clock.h"
+
 #define TASKS_PER_THREAD 6
 #define MIN_TASK_MACS    20000
 #define ROWS_PER_TASK    8
+#define POLL_US          20 /* between two looks at messages under way */
+
+/* A region that runs while messages are under way: MPI over TCP moves only when it is called, so the engine's thread, which is the
+ * pool's thread 0, looks after them between its tasks. */
+typedef struct watched {
+    lg_backend *be;
+    lg_pool_body *body;
+    void *ctx;
+    uint64_t last_us;
+} watched;
+
+static void watched_task(void *ctx, size_t task, int thread) {
+    watched *w = ctx;
+    w->body(w->ctx, task, thread);
+    if (thread) return;
+    uint64_t now = lg_clock_us();
+    if (now - w->last_us < POLL_US) return;
+    lg_exchange_progress(&w->be->s.ex);
+    w->last_us = now;
+}
 
 void lg_cpu_run(lg_backend *be, size_t n_task, uint64_t macs, lg_pool_body *body, void *ctx) {
+    watched w = {be, body, ctx, 0};
+    if (be->s.ex.flying) {
+        body = watched_task;
+        ctx = &w;
+    }
     if (be->n_thread > 1 && n_task > 1 && macs >= LG_CPU_REGION_MACS) {
         lg_pool_run(be->pool, n_task, body, ctx);
         return;

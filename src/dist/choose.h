@@ -1,0 +1,55 @@
+/* choose.h - how long each exchange of a layer takes on this network, and which one is shortest for a number of rows.
+ *
+ * T rows of all ranks, spread evenly; M machines with G ranks, N = M G; record R bytes, row W bytes on the wire, H floats, k of E
+ * experts a row.  p = 1 - C(E - E/N, k) / C(E, k): a row has an expert on a given rank.  A rank's messages go one after the
+ * other, and the ranks of a machine share its way out (X: bytes/s of a machine, x: of a rank inside one):
+ *     rows        T/N R ((G - 1)/x + G (N - G)/X)                 back, strict     the same with 4 H k/N for R
+ *     reduce      4 H T (G - 1)/G / x + W T (1 - 1/M) / X           all-to-all       rows and back: p R, p W for R
+ * and in each part the latency of its rounds and a cost for each message.  What is computed is the same for all and left out.
+ * Thread: engine.  Test: tests/unit/test_choose.c */
+#ifndef LG_DIST_CHOOSE_H
+#define LG_DIST_CHOOSE_H
+
+#include "dist/comm.h"
+#include "dist/wire.h"
+
+typedef enum {
+    LG_EXCHANGE_STRICT,
+    LG_EXCHANGE_REDUCE, /* sums of each rank's experts, summed over ranks (reduce.h): less traffic, other rounding */
+    LG_EXCHANGE_ALLTOALL, /* a row goes once to each rank that has one of its experts: for many ranks */
+    LG_EXCHANGE_AUTO /* REDUCE or ALLTOALL, whichever is expected to be shorter, step by step */
+} lg_exchange_kind;
+
+/* "strict", "reduce", "alltoall", "auto". */
+const char *lg_exchange_name(lg_exchange_kind kind);
+bool lg_exchange_named(const char *name, lg_exchange_kind *kind);
+
+/* A way between two ranks. */
+typedef struct lg_way {
+    double latency_s; /* of one message */
+    double message_s; /* of each further message that follows at once */
+    double
+        bytes_s; /* inside a machine: of a pair; between: of a machine, all its ranks together */
+} lg_way;
+
+typedef struct lg_links {
+    lg_way in, out; /* inside a machine, between machines */
+} lg_links;
+
+typedef struct lg_group_shape {
+    double n_rank, n_node, n_embd, k, n_expert;
+    lg_wire wire;
+} lg_group_shape;
+
+/* Seconds of one layer's exchange of n_row rows; LG_EXCHANGE_AUTO: of the one that is chosen. */
+double lg_exchange_seconds(const lg_links *l, const lg_group_shape *g, lg_exchange_kind kind,
+                           double n_row);
+
+/* REDUCE or ALLTOALL. */
+lg_exchange_kind lg_exchange_choose(const lg_links *l, const lg_group_shape *g, double n_row);
+
+/* A few messages between rank 0 and the next rank on its machine, and on another one; every rank gets rank 0's figures.  A
+ * way that nobody has is taken for the other.  Collective.  LG_OK, LG_E_COMM. */
+lg_status lg_links_measure(lg_comm *c, lg_links *l);
+
+#endif

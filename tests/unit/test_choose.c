@@ -1,0 +1,101 @@
+/* test_choose.c - what an exchange is expected to cost: against sums made by hand, and where one passes the other. */
+#include "comm_threads.h"
+
+#include "dist/choose.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const lg_links fast = {.in = {2e-6, 1e-6, 20e9}, .out = {20e-6, 2e-6, 10e9}};
+
+static void near(double found, double expected) {
+    if (fabs(found - expected) > 1e-9 * expected) fail_msg("%g, expected %g", found, expected);
+}
+
+/* 4 machines of 2 ranks, 512 experts, 10 a row. */
+static void test_formulas(void **state) {
+    (void)state;
+    lg_group_shape g = {8, 4, 4096, 10, 512, LG_WIRE_F32};
+    double rows = 2e-6 + 64 * 16464 / 20e9 + 20e-6 + 5 * 2e-6 + 2 * 6 * 64 * 16464 / 10e9;
+    double reduce = 2e-6 + 16384 * 512 * 0.5 / 20e9 + 2 * 20e-6 + 16384 * 512 * 0.75 / 10e9;
+    near(lg_exchange_seconds(&fast, &g, LG_EXCHANGE_REDUCE, 512), rows + reduce);
+    double pairs = 16384 * 10.0 / 8;
+    double back = 2e-6 + 64 * pairs / 20e9 + 20e-6 + 5 * 2e-6 + 2 * 6 * 64 * pairs / 10e9;
+    near(lg_exchange_seconds(&fast, &g, LG_EXCHANGE_STRICT, 512), rows + back);
+    /* Copies that leave a token's rank: 5.18 of 7 (docs of the design's table). */
+    double p = 5.18 / 7, fixed = 2 * (2e-6 + 20e-6 + 5 * 2e-6);
+    double a2a = fixed + p * 64 * (16468 + 16384) * (1 / 20e9 + 12 / 10e9);
+    double found = lg_exchange_seconds(&fast, &g, LG_EXCHANGE_ALLTOALL, 512);
+    assert_true(fabs(found - a2a) < 0.01 * a2a);
+    g.wire = LG_WIRE_BF16;
+    assert_true(lg_exchange_seconds(&fast, &g, LG_EXCHANGE_REDUCE, 4096) <
+                0.62 * lg_exchange_seconds(&fast, &(lg_group_shape){8, 4, 4096, 10, 512, 0},
+                                           LG_EXCHANGE_REDUCE, 4096));
+}
+
+/* Many machines: all-to-all; few with several ranks each: the reduce-scatter. */
+static void test_choice(void **state) {
+    (void)state;
+    lg_group_shape few = {8, 2, 4096, 10, 512, LG_WIRE_F32};
+    lg_group_shape many = {64, 64, 4096, 10, 512, LG_WIRE_F32};
+    lg_group_shape one = {1, 1, 4096, 10, 512, LG_WIRE_F32};
+    assert_int_equal(lg_exchange_choose(&fast, &few, 2048), LG_EXCHANGE_REDUCE);
+    assert_int_equal(lg_exchange_choose(&fast, &many, 2048), LG_EXCHANGE_ALLTOALL);
+    assert_true(lg_exchange_seconds(&fast, &one, LG_EXCHANGE_REDUCE, 100) == 0);
+    near(lg_exchange_seconds(&fast, &many, LG_EXCHANGE_AUTO, 2048),
+         lg_exchange_seconds(&fast, &many, LG_EXCHANGE_ALLTOALL, 2048));
+}
+
+static void test_names(void **state) {
+    (void)state;
+    lg_exchange_kind kind;
+    for (int i = 0; i <= LG_EXCHANGE_AUTO; i++) {
+        assert_true(lg_exchange_named(lg_exchange_name((lg_exchange_kind)i), &kind));
+        assert_int_equal(kind, i);
+    }
+    assert_false(lg_exchange_named("fast", &kind));
+}
+
+typedef struct rig {
+    comm_world *w;
+    lg_links links[6];
+} rig;
+
+static void measure(void *ctx, uint32_t rank) {
+    rig *r = ctx;
+    lg_comm c;
+    comm_threads_join(r->w, rank, &c);
+    if (lg_links_measure(&c, &r->links[rank]) != LG_OK) fail_msg("%s", c.why);
+    lg_comm_close(&c);
+}
+
+/* All ranks get the same figures, and they make sense. */
+static void test_measuring(void **state) {
+    (void)state;
+    static const uint32_t shape[][2] = {{6, 3}, {2, 2}, {3, 1}, {1, 1}};
+    for (size_t i = 0; i < LG_COUNT(shape); i++) {
+        rig r = {.w = comm_threads_open(shape[i][0], shape[i][1], 0)};
+        comm_threads_run(shape[i][0], measure, &r);
+        for (uint32_t k = 0; k < shape[i][0]; k++)
+            assert_memory_equal(&r.links[k], &r.links[0], sizeof r.links[0]);
+        if (shape[i][0] > 1) {
+            assert_true(r.links[0].in.latency_s > 0 && r.links[0].out.latency_s > 0);
+            assert_true(r.links[0].in.bytes_s > 1e6 && r.links[0].out.bytes_s > 1e6);
+            assert_true(r.links[0].in.message_s >= 0);
+        }
+        comm_threads_close(r.w);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_measuring),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
