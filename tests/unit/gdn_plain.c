@@ -13,8 +13,8 @@ static void unit(double *x, double scale) {
     for (int i = 0; i < D; i++) x[i] *= scale / sqrt(s);
 }
 
-void gdn_plain_row(const gdn_plain *g, const float *qkv, const float *a, const float *b, float *conv, double *state,
-                   float *o) {
+void gdn_plain_row(const gdn_plain *g, const float *qkv, const float *a, const float *b,
+                   float *conv, double *state, float *o) {
     uint32_t r = 2 * g->nk + g->nv;
     size_t n = (size_t)r * D;
     double *u = malloc(n * sizeof *u);
@@ -38,7 +38,8 @@ void gdn_plain_row(const gdn_plain *g, const float *qkv, const float *a, const f
         for (int j = 0; j < D; j++) {
             double read = 0, out = 0;
             for (int i = 0; i < D; i++) read += k[i] * (s[i * D + j] *= e);
-            for (int i = 0; i < D; i++) out += q[i] * (s[i * D + j] += k[i] * beta * (v[j] - read));
+            for (int i = 0; i < D; i++)
+                out += q[i] * (s[i * D + j] += k[i] * beta * (v[j] - read));
             o[h * D + (uint32_t)j] = (float)out;
         }
     }

@@ -14,7 +14,7 @@ typedef struct gdn_plain {
 } gdn_plain;
 
 /* qkv [R][D], a, b [nv]; conv [3][R][D] and state [nv][D][D] are brought forward; o [nv][D]. */
-void gdn_plain_row(const gdn_plain *g, const float *qkv, const float *a, const float *b, float *conv, double *state,
-                   float *o);
+void gdn_plain_row(const gdn_plain *g, const float *qkv, const float *a, const float *b,
+                   float *conv, double *state, float *o);
 
 #endif

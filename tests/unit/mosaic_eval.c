@@ -118,7 +118,8 @@ type mosaic_type(const char **at) {
     if (shaped) {
         if (*p == ',') {
             t.smem = strncmp(p, ", #tpu.memory_space<smem>>", 26) == 0;
-            if (!t.smem && strncmp(p, ", #tpu.memory_space<vmem>>", 26) != 0) mosaic_fail("a memory space: %.40s", p);
+            if (!t.smem && strncmp(p, ", #tpu.memory_space<vmem>>", 26) != 0)
+                mosaic_fail("a memory space: %.40s", p);
             p += 26;
         } else if (*p++ != '>') {
             mosaic_fail("a bad type at: %.40s", p);
@@ -217,10 +218,12 @@ static op *read_op(reader *r) {
     o->attrs = read_attrs(r);
     want(r, ":");
     type t[MAX_ARG];
-    if (read_types(r, t, MAX_ARG) != o->n_arg) mosaic_fail("%s: operands and their types differ in number", o->name);
+    if (read_types(r, t, MAX_ARG) != o->n_arg)
+        mosaic_fail("%s: operands and their types differ in number", o->name);
     memcpy(o->arg_type, t, sizeof t);
     want(r, "->");
-    if (read_types(r, &o->type, 1) != (o->has_result ? 1 : 0)) mosaic_fail("%s: results and their types differ", o->name);
+    if (read_types(r, &o->type, 1) != (o->has_result ? 1 : 0))
+        mosaic_fail("%s: results and their types differ", o->name);
     return o;
 }
 
@@ -233,7 +236,8 @@ static void read_module(reader *r) {
     while (!eat(r, "}")) {
         if (r->mod->n_func == MAX_ARG) mosaic_fail("too many functions");
         op *f = read_op(r);
-        if (strcmp(f->name, "func.func") != 0 || f->n_region != 1) mosaic_fail("%s where a function should be", f->name);
+        if (strcmp(f->name, "func.func") != 0 || f->n_region != 1)
+            mosaic_fail("%s where a function should be", f->name);
         r->mod->func[r->mod->n_func++] = f;
     }
     skip(r);
@@ -272,9 +276,9 @@ uint32_t mosaic_numbers(const char *attrs, const char *name, int64_t *out, uint3
 /* ---- The pipeline ---- */
 
 typedef struct win_state {
-    value *ref;           /* the block in VMEM */
-    const char *place;    /* name of the function that places it */
-    bool live, late;      /* live: the block of `at` is here; late: `old` waits to be written */
+    value *ref;        /* the block in VMEM */
+    const char *place; /* name of the function that places it */
+    bool live, late;   /* live: the block of `at` is here; late: `old` waits to be written */
     int64_t at[MOSAIC_EVAL_RANK], old_at[MOSAIC_EVAL_RANK], next_at[MOSAIC_EVAL_RANK];
     value old, next; /* blocks on their way out and in */
     bool have_next;
@@ -291,7 +295,8 @@ static void fill_nan(value *v) {
 static void copy_block(value *b, const mosaic_array *a, const int64_t *at, bool out) {
     for (uint32_t d = 0; d < b->t.rank; d++)
         if (at[d] < 0 || (uint64_t)(at[d] + 1) * b->t.dim[d] > a->dim[d])
-            mosaic_fail("block %lld of %u along dimension %u lies outside %u", (long long)at[d], b->t.dim[d], d, a->dim[d]);
+            mosaic_fail("block %lld of %u along dimension %u lies outside %u", (long long)at[d],
+                        b->t.dim[d], d, a->dim[d]);
     for (size_t i = 0; i < b->n; i++) {
         size_t rest = i, to = 0, stride = 1;
         for (uint32_t d = b->t.rank; d-- > 0;) {
@@ -330,15 +335,18 @@ static void place(run *r, win_state *w, const int64_t *step, int64_t *at) {
     size_t n = strcspn(w->place, ",}");
     op *f = find_func(r->mod, w->place, n);
     region *g = f->region[0];
-    if (g->n_arg != r->n_grid + r->n_fetch) mosaic_fail("%.*s has %u arguments", (int)n, w->place, g->n_arg);
+    if (g->n_arg != r->n_grid + r->n_fetch)
+        mosaic_fail("%.*s has %u arguments", (int)n, w->place, g->n_arg);
     for (uint32_t i = 0; i < r->n_grid; i++) {
         value *v = mosaic_value((type){.e = E_I32});
         v->i[0] = (int32_t)step[i];
         r->env[g->arg[i]] = v;
     }
-    for (uint32_t i = 0; i < r->n_fetch; i++) r->env[g->arg[r->n_grid + i]] = r->env[r->main->region[0]->arg[r->n_grid + i]];
+    for (uint32_t i = 0; i < r->n_fetch; i++)
+        r->env[g->arg[r->n_grid + i]] = r->env[r->main->region[0]->arg[r->n_grid + i]];
     op *ret = mosaic_run_region(g, r->env);
-    if (ret->n_arg != w->ref->t.rank) mosaic_fail("%.*s gives %u numbers", (int)n, w->place, ret->n_arg);
+    if (ret->n_arg != w->ref->t.rank)
+        mosaic_fail("%.*s gives %u numbers", (int)n, w->place, ret->n_arg);
     for (uint32_t d = 0; d < ret->n_arg; d++) at[d] = r->env[ret->arg[d]]->i[0];
 }
 
@@ -363,7 +371,8 @@ static void retire(run *r, uint32_t i) {
         copy_block(w->ref, &r->win[i], w->at, true);
     } else {
         if (w->late) copy_block(&w->old, &r->win[i], w->old_at, true);
-        memcpy(w->old.f ? (void *)w->old.f : (void *)w->old.i, w->ref->f ? (void *)w->ref->f : (void *)w->ref->i, w->ref->n * 4);
+        memcpy(w->old.f ? (void *)w->old.f : (void *)w->old.i,
+               w->ref->f ? (void *)w->ref->f : (void *)w->ref->i, w->ref->n * 4);
         memcpy(w->old_at, w->at, sizeof w->at);
         w->late = true;
     }
@@ -395,8 +404,8 @@ static void enter(run *r) {
         place(r, w, r->step, at);
         if (w->live && same_at(at, w->at, w->ref->t.rank)) continue;
         if (r->overlapped && w->have_next)
-            memcpy(w->ref->f ? (void *)w->ref->f : (void *)w->ref->i, w->next.f ? (void *)w->next.f : (void *)w->next.i,
-                   w->ref->n * 4);
+            memcpy(w->ref->f ? (void *)w->ref->f : (void *)w->ref->i,
+                   w->next.f ? (void *)w->next.f : (void *)w->next.i, w->ref->n * 4);
         else
             copy_block(w->ref, &r->win[i], at, false);
         memcpy(w->at, at, sizeof at);
@@ -440,12 +449,14 @@ static void bind(run *r, const mosaic_array *fetch, const mosaic_array *win) {
     const char *list = mosaic_attr(r->main->attrs, "window_params");
     int64_t n_fetch = strtoll(mosaic_attr(r->main->attrs, "scalar_prefetch"), NULL, 10);
     int64_t n_scratch = strtoll(mosaic_attr(r->main->attrs, "scratch_operands"), NULL, 10);
-    if (n_fetch != r->n_fetch || g->n_arg != r->n_grid + r->n_fetch + r->n_in + r->n_out + (uint32_t)n_scratch)
+    if (n_fetch != r->n_fetch ||
+        g->n_arg != r->n_grid + r->n_fetch + r->n_in + r->n_out + (uint32_t)n_scratch)
         mosaic_fail("main has %u arguments", g->n_arg);
     uint32_t a = r->n_grid;
     for (uint32_t i = 0; i < r->n_fetch; i++, a++) {
         value *v = mosaic_value(g->arg_type[a]);
-        if (!v->t.smem || v->n != fetch[i].dim[0]) mosaic_fail("prefetched operand %u: %zu elements", i, v->n);
+        if (!v->t.smem || v->n != fetch[i].dim[0])
+            mosaic_fail("prefetched operand %u: %zu elements", i, v->n);
         v->i = fetch[i].i;
         r->env[g->arg[a]] = v;
     }
@@ -455,12 +466,14 @@ static void bind(run *r, const mosaic_array *fetch, const mosaic_array *win) {
         list = strstr(list, "transform_indices = @");
         if (!list) mosaic_fail("fewer windows than operands");
         w->place = list += 21;
-        if (mosaic_numbers(list, "window_bounds", bound, MOSAIC_EVAL_RANK) != win[i].rank) mosaic_fail("window %u: rank", i);
+        if (mosaic_numbers(list, "window_bounds", bound, MOSAIC_EVAL_RANK) != win[i].rank)
+            mosaic_fail("window %u: rank", i);
         w->ref = mosaic_value(g->arg_type[a]);
         w->old = *mosaic_value(g->arg_type[a]);
         w->next = *mosaic_value(g->arg_type[a]);
         for (uint32_t d = 0; d < win[i].rank; d++)
-            if (w->ref->t.rank != win[i].rank || w->ref->t.dim[d] != bound[d]) mosaic_fail("window %u: bounds", i);
+            if (w->ref->t.rank != win[i].rank || w->ref->t.dim[d] != bound[d])
+                mosaic_fail("window %u: bounds", i);
         fill_nan(w->ref);
         r->env[g->arg[a]] = w->ref;
     }
@@ -471,8 +484,9 @@ static void bind(run *r, const mosaic_array *fetch, const mosaic_array *win) {
     }
 }
 
-const char *mosaic_eval(const char *text, const mosaic_array *fetch, uint32_t n_fetch, const mosaic_array *win,
-                        uint32_t n_in, uint32_t n_out, bool overlapped) {
+const char *mosaic_eval(const char *text, const mosaic_array *fetch, uint32_t n_fetch,
+                        const mosaic_array *win, uint32_t n_in, uint32_t n_out,
+                        bool overlapped) {
     if (setjmp(away)) {
         drop_all();
         return why;
@@ -481,7 +495,12 @@ const char *mosaic_eval(const char *text, const mosaic_array *fetch, uint32_t n_
     reader r = {.p = text, .mod = mod};
     read_module(&r);
     run *u = mosaic_new(sizeof *u);
-    *u = (run){.mod = mod, .win = win, .n_fetch = n_fetch, .n_in = n_in, .n_out = n_out, .overlapped = overlapped};
+    *u = (run){.mod = mod,
+               .win = win,
+               .n_fetch = n_fetch,
+               .n_in = n_in,
+               .n_out = n_out,
+               .overlapped = overlapped};
     u->main = find_func(mod, "main", 4);
     u->n_grid = mosaic_numbers(u->main->attrs, "iteration_bounds", u->grid, 3);
     u->env = mosaic_new(mod->n_name * sizeof(value *));

@@ -25,7 +25,8 @@ typedef struct mosaic_array {
 /* fetch: prefetched operands; win: operands, then results, as in the module; a result may be the same memory as an operand.
  * Returns NULL, or what is wrong (static storage). */
 const char *mosaic_eval(const char *text, const mosaic_array *fetch, uint32_t n_fetch,
-                        const mosaic_array *win, uint32_t n_in, uint32_t n_out, bool overlapped);
+                        const mosaic_array *win, uint32_t n_in, uint32_t n_out,
+                        bool overlapped);
 
 /* Nearest bfloat16 and E4M3 as floats. */
 float mosaic_bf16(float x);

@@ -51,7 +51,8 @@ static bool same_shape(const type *a, const type *b) {
 }
 
 static bool same_type(const type *a, const type *b) {
-    return a->e == b->e && a->vector == b->vector && a->ref == b->ref && a->smem == b->smem && same_shape(a, b);
+    return a->e == b->e && a->vector == b->vector && a->ref == b->ref && a->smem == b->smem &&
+           same_shape(a, b);
 }
 
 typedef struct call {
@@ -72,7 +73,8 @@ static void constant(call *c) {
     if (dense) p += 6;
     char *end;
     if (is_float(c->r->t.e)) {
-        must(c, c->r->t.e == E_F32 && !strncmp(p, "0x", 2), "floats are f32 and written as bits");
+        must(c, c->r->t.e == E_F32 && !strncmp(p, "0x", 2),
+             "floats are f32 and written as bits");
         float x = lg_num_float_of_bits((uint32_t)strtoul(p, &end, 16));
         for (size_t i = 0; i < c->r->n; i++) c->r->f[i] = x;
     } else {
@@ -88,7 +90,10 @@ static void constant(call *c) {
 
 static void iota(call *c) {
     int64_t d[2];
-    must(c, mosaic_numbers(c->o->attrs, "dimensions", d, 2) == 1 && c->r->t.rank == 2 && c->r->t.e == E_I32, "a matrix");
+    must(c,
+         mosaic_numbers(c->o->attrs, "dimensions", d, 2) == 1 && c->r->t.rank == 2 &&
+             c->r->t.e == E_I32,
+         "a matrix");
     for (size_t i = 0; i < c->r->n; i++)
         c->r->i[i] = (int32_t)(d[0] ? i % c->r->t.dim[1] : i / c->r->t.dim[1]);
 }
@@ -140,8 +145,10 @@ static int32_t binary_int(const call *c, const char *n, int32_t x, int32_t y) {
 
 static void elementwise(call *c) {
     value *r = c->r, *x = c->a[0];
-    must(c, (c->o->n_arg == 1 || c->o->n_arg == 2) && same_type(&x->t, &r->t), "operands have the result's type");
-    must(c, c->o->n_arg == 1 || same_type(&c->a[1]->t, &r->t), "both operands have the result's type");
+    must(c, (c->o->n_arg == 1 || c->o->n_arg == 2) && same_type(&x->t, &r->t),
+         "operands have the result's type");
+    must(c, c->o->n_arg == 1 || same_type(&c->a[1]->t, &r->t),
+         "both operands have the result's type");
     must(c, !is_float(r->t.e) || r->t.e == E_F32, "arithmetic is in f32");
     for (size_t i = 0; i < r->n; i++) {
         if (r->i) {
@@ -157,17 +164,21 @@ static void elementwise(call *c) {
 
 static void cmpi(call *c) {
     long p = strtol(mosaic_attr(c->o->attrs, "predicate"), NULL, 10);
-    must(c, c->o->n_arg == 2 && same_type(&c->a[0]->t, &c->a[1]->t) && c->a[0]->t.e == E_I32, "two of i32");
-    must(c, same_shape(&c->r->t, &c->a[0]->t) && c->r->t.e == E_I1 && p >= 0 && p <= 5, "a signed comparison to i1");
+    must(c, c->o->n_arg == 2 && same_type(&c->a[0]->t, &c->a[1]->t) && c->a[0]->t.e == E_I32,
+         "two of i32");
+    must(c, same_shape(&c->r->t, &c->a[0]->t) && c->r->t.e == E_I1 && p >= 0 && p <= 5,
+         "a signed comparison to i1");
     for (size_t i = 0; i < c->r->n; i++) {
         int32_t x = c->a[0]->i[i], y = c->a[1]->i[i];
-        bool v[] = {x == y, x != y, x < y, x <= y, x > y, x >= y};
+        bool v[] = {x == y, x != y, x<y, x <= y, x> y, x >= y};
         c->r->i[i] = v[p];
     }
 }
 
 static void select_op(call *c) {
-    must(c, c->o->n_arg == 3 && c->a[0]->t.e == E_I1 && same_type(&c->a[1]->t, &c->r->t) && same_type(&c->a[2]->t, &c->r->t),
+    must(c,
+         c->o->n_arg == 3 && c->a[0]->t.e == E_I1 && same_type(&c->a[1]->t, &c->r->t) &&
+             same_type(&c->a[2]->t, &c->r->t),
          "a condition and two of the result's type");
     bool scalar = !c->a[0]->t.vector;
     must(c, scalar || same_shape(&c->a[0]->t, &c->r->t), "the condition's shape");
@@ -195,14 +206,18 @@ static void convert(call *c) {
         return;
     }
     bool wider = !strcmp(c->o->name, "arith.extf");
-    must(c, is_float(from) && is_float(to) && (wider ? bytes[to] > bytes[from] : bytes[to] < bytes[from]), "the widths");
+    must(c,
+         is_float(from) && is_float(to) &&
+             (wider ? bytes[to] > bytes[from] : bytes[to] < bytes[from]),
+         "the widths");
     for (size_t i = 0; i < c->r->n; i++) c->r->f[i] = as_elem(to, c->a[0]->f[i]);
 }
 
 /* ---- Memory ---- */
 
 /* Element i of a block of `shape` at idx in ref. */
-static size_t element(const call *c, const value *ref, value *const *idx, const type *shape, size_t i) {
+static size_t element(const call *c, const value *ref, value *const *idx, const type *shape,
+                      size_t i) {
     size_t at = 0, stride = 1;
     for (uint32_t d = ref->t.rank; d-- > 0;) {
         int64_t p = (int64_t)idx[d]->i[0] + (int64_t)(i % shape->dim[d]);
@@ -216,7 +231,9 @@ static size_t element(const call *c, const value *ref, value *const *idx, const 
 
 static void load(call *c) {
     value *ref = c->a[0];
-    must(c, ref->t.ref && !ref->t.smem && c->o->n_arg == 1 + ref->t.rank && c->r->t.rank == ref->t.rank && c->r->t.e == ref->t.e,
+    must(c,
+         ref->t.ref && !ref->t.smem && c->o->n_arg == 1 + ref->t.rank &&
+             c->r->t.rank == ref->t.rank && c->r->t.e == ref->t.e,
          "a block of VMEM");
     for (size_t i = 0; i < c->r->n; i++) {
         size_t at = element(c, ref, c->a + 1, &c->r->t, i);
@@ -229,8 +246,9 @@ static void load(call *c) {
 
 static void store(call *c) {
     value *v = c->a[0], *ref = c->a[1];
-    must(c, ref->t.ref && !ref->t.smem && v->t.vector && c->o->n_arg == 2 + ref->t.rank && v->t.rank == ref->t.rank &&
-                v->t.e == ref->t.e,
+    must(c,
+         ref->t.ref && !ref->t.smem && v->t.vector && c->o->n_arg == 2 + ref->t.rank &&
+             v->t.rank == ref->t.rank && v->t.e == ref->t.e,
          "a block of VMEM");
     must(c, !strncmp(mosaic_attr(c->o->attrs, "add"), "false", 5), "a plain store");
     for (size_t i = 0; i < v->n; i++) {
@@ -243,7 +261,9 @@ static void store(call *c) {
 }
 
 static void scalar_load(call *c) {
-    must(c, c->o->n_arg == 2 && c->a[0]->t.smem && c->a[0]->t.rank == 1 && c->a[1]->t.e == E_INDEX, "one number of SMEM");
+    must(c,
+         c->o->n_arg == 2 && c->a[0]->t.smem && c->a[0]->t.rank == 1 && c->a[1]->t.e == E_INDEX,
+         "one number of SMEM");
     int32_t at = c->a[1]->i[0];
     must(c, at >= 0 && (uint32_t)at < c->a[0]->t.dim[0], "an index inside");
     c->r->i[0] = c->a[0]->i[at];
@@ -259,7 +279,10 @@ static void copy_at(call *c, size_t to, const value *from, size_t at) {
 }
 
 static void shape_cast(call *c) {
-    must(c, c->a[0]->t.vector && c->r->t.vector && c->a[0]->n == c->r->n && c->a[0]->t.e == c->r->t.e, "the same elements");
+    must(c,
+         c->a[0]->t.vector && c->r->t.vector && c->a[0]->n == c->r->n &&
+             c->a[0]->t.e == c->r->t.e,
+         "the same elements");
     for (size_t i = 0; i < c->r->n; i++) copy_at(c, i, c->a[0], i);
 }
 
@@ -267,7 +290,8 @@ static void broadcast(call *c) {
     const value *x = c->a[0];
     must(c, x->t.e == c->r->t.e && (x->t.rank == 0 || x->t.rank == c->r->t.rank), "the ranks");
     for (uint32_t d = 0; d < x->t.rank; d++)
-        must(c, x->t.dim[d] == 1 || x->t.dim[d] == c->r->t.dim[d], "a dimension of 1 or the same");
+        must(c, x->t.dim[d] == 1 || x->t.dim[d] == c->r->t.dim[d],
+             "a dimension of 1 or the same");
     for (size_t i = 0; i < c->r->n; i++) {
         size_t rest = i, at = 0, stride = 1;
         for (uint32_t d = x->t.rank; d-- > 0;) {
@@ -283,11 +307,17 @@ static void slice(call *c) {
     int64_t off[MOSAIC_EVAL_RANK], size[MOSAIC_EVAL_RANK], stride[MOSAIC_EVAL_RANK];
     const value *x = c->a[0];
     uint32_t n = x->t.rank;
-    must(c, c->r->t.rank == n && x->t.e == c->r->t.e && mosaic_numbers(c->o->attrs, "offsets", off, n) == n &&
-                mosaic_numbers(c->o->attrs, "sizes", size, n) == n && mosaic_numbers(c->o->attrs, "strides", stride, n) == n,
+    must(c,
+         c->r->t.rank == n && x->t.e == c->r->t.e &&
+             mosaic_numbers(c->o->attrs, "offsets", off, n) == n &&
+             mosaic_numbers(c->o->attrs, "sizes", size, n) == n &&
+             mosaic_numbers(c->o->attrs, "strides", stride, n) == n,
          "one rank");
     for (uint32_t d = 0; d < n; d++)
-        must(c, off[d] >= 0 && stride[d] == 1 && off[d] + size[d] <= x->t.dim[d] && size[d] == c->r->t.dim[d], "it lies inside");
+        must(c,
+             off[d] >= 0 && stride[d] == 1 && off[d] + size[d] <= x->t.dim[d] &&
+                 size[d] == c->r->t.dim[d],
+             "it lies inside");
     for (size_t i = 0; i < c->r->n; i++) {
         size_t rest = i, at = 0, step = 1;
         for (uint32_t d = n; d-- > 0;) {
@@ -305,10 +335,12 @@ static void concatenate(call *c) {
     size_t from = 0;
     for (uint32_t k = 0; k < c->o->n_arg; k++) {
         const value *x = c->a[k];
-        must(c, x->t.rank == 2 && x->t.e == c->r->t.e && x->t.dim[!dim] == c->r->t.dim[!dim], "matching sides");
+        must(c, x->t.rank == 2 && x->t.e == c->r->t.e && x->t.dim[!dim] == c->r->t.dim[!dim],
+             "matching sides");
         must(c, from + x->t.dim[dim] <= c->r->t.dim[dim], "the result's size");
         for (size_t i = 0; i < x->n; i++) {
-            size_t row = i / x->t.dim[1] + (dim == 0 ? from : 0), col = i % x->t.dim[1] + (dim == 1 ? from : 0);
+            size_t row = i / x->t.dim[1] + (dim == 0 ? from : 0),
+                   col = i % x->t.dim[1] + (dim == 1 ? from : 0);
             copy_at(c, row * c->r->t.dim[1] + col, x, i);
         }
         from += x->t.dim[dim];
@@ -319,10 +351,13 @@ static void concatenate(call *c) {
 static void transpose(call *c) {
     int64_t p[2];
     const value *x = c->a[0];
-    must(c, mosaic_numbers(c->o->attrs, "permutation", p, 2) == 2 && p[0] == 1 && p[1] == 0 && x->t.rank == 2 &&
-                x->t.dim[0] == c->r->t.dim[1] && x->t.dim[1] == c->r->t.dim[0] && x->t.e == c->r->t.e,
+    must(c,
+         mosaic_numbers(c->o->attrs, "permutation", p, 2) == 2 && p[0] == 1 && p[1] == 0 &&
+             x->t.rank == 2 && x->t.dim[0] == c->r->t.dim[1] && x->t.dim[1] == c->r->t.dim[0] &&
+             x->t.e == c->r->t.e,
          "a matrix and its transpose");
-    for (size_t i = 0; i < x->n; i++) copy_at(c, i % x->t.dim[1] * x->t.dim[0] + i / x->t.dim[1], x, i);
+    for (size_t i = 0; i < x->n; i++)
+        copy_at(c, i % x->t.dim[1] * x->t.dim[0] + i / x->t.dim[1], x, i);
 }
 
 /* ---- Sums and products ---- */
@@ -330,11 +365,17 @@ static void transpose(call *c) {
 static void reduction(call *c) {
     const value *x = c->a[0], *start = c->a[1];
     int64_t dim;
-    must(c, c->o->n_arg == 2 && x->t.rank == 2 && x->t.e == E_F32 && mosaic_numbers(c->o->attrs, "reduction_dims", &dim, 1) == 1,
+    must(c,
+         c->o->n_arg == 2 && x->t.rank == 2 && x->t.e == E_F32 &&
+             mosaic_numbers(c->o->attrs, "reduction_dims", &dim, 1) == 1,
          "one dimension of a matrix of f32");
-    must(c, same_type(&start->t, &c->r->t) && c->r->t.rank == 1 && c->r->t.dim[0] == x->t.dim[!dim], "the result's size");
+    must(c,
+         same_type(&start->t, &c->r->t) && c->r->t.rank == 1 &&
+             c->r->t.dim[0] == x->t.dim[!dim],
+         "the result's size");
     bool sum = !strncmp(mosaic_attr(c->o->attrs, "kind"), "#vector.kind<add>", 17);
-    must(c, sum || !strncmp(mosaic_attr(c->o->attrs, "kind"), "#vector.kind<maximumf>", 22), "add or maximumf");
+    must(c, sum || !strncmp(mosaic_attr(c->o->attrs, "kind"), "#vector.kind<maximumf>", 22),
+         "add or maximumf");
     for (uint32_t i = 0; i < c->r->t.dim[0]; i++) {
         double acc = start->f[i];
         for (uint32_t j = 0; j < x->t.dim[dim]; j++) {
@@ -350,20 +391,29 @@ static void matmul(call *c) {
     const value *a = c->a[0], *b = c->a[1], *acc = c->a[2];
     const char *p = mosaic_attr(c->o->attrs, "dimension_numbers");
     int ka, kb, na, nb, oa, ob, end = 0;
-    int got = sscanf(p, "#tpu.dot_dimension_numbers<[%d], [%d], [%d], [%d], [0, %d, 1, %d], [], []>%n", &ka, &kb, &na, &nb, &oa,
-                     &ob, &end);
-    must(c, got == 6 && end && ka + na == 1 && kb + nb == 1 && oa == na && ob == nb, "two matrices");
-    must(c, a->t.rank == 2 && b->t.rank == 2 && same_type(&acc->t, &c->r->t) && c->r->t.e == E_F32, "a sum in f32");
-    must(c, a->t.dim[ka] == b->t.dim[kb] && a->t.dim[na] == c->r->t.dim[0] && b->t.dim[nb] == c->r->t.dim[1], "the sizes");
+    int got = sscanf(
+        p, "#tpu.dot_dimension_numbers<[%d], [%d], [%d], [%d], [0, %d, 1, %d], [], []>%n", &ka,
+        &kb, &na, &nb, &oa, &ob, &end);
+    must(c, got == 6 && end && ka + na == 1 && kb + nb == 1 && oa == na && ob == nb,
+         "two matrices");
+    must(c,
+         a->t.rank == 2 && b->t.rank == 2 && same_type(&acc->t, &c->r->t) && c->r->t.e == E_F32,
+         "a sum in f32");
+    must(c,
+         a->t.dim[ka] == b->t.dim[kb] && a->t.dim[na] == c->r->t.dim[0] &&
+             b->t.dim[nb] == c->r->t.dim[1],
+         "the sizes");
     must(c, is_float(a->t.e) && a->t.e == b->t.e, "two operands of one type");
     bool exact = strstr(c->o->attrs, "precision = #tpu.contract_precision<fp32>") != NULL;
     must(c, exact == (a->t.e == E_F32), "full precision for f32, and only for it");
-    size_t sa = ka ? 1 : a->t.dim[1], ra = ka ? a->t.dim[1] : 1, sb = kb ? 1 : b->t.dim[1], rb = kb ? b->t.dim[1] : 1;
+    size_t sa = ka ? 1 : a->t.dim[1], ra = ka ? a->t.dim[1] : 1, sb = kb ? 1 : b->t.dim[1],
+           rb = kb ? b->t.dim[1] : 1;
     for (uint32_t i = 0; i < c->r->t.dim[0]; i++)
         for (uint32_t j = 0; j < c->r->t.dim[1]; j++) {
             size_t at = (size_t)i * c->r->t.dim[1] + j;
             double sum = 0;
-            for (uint32_t k = 0; k < a->t.dim[ka]; k++) sum += (double)a->f[i * ra + k * sa] * b->f[j * rb + k * sb];
+            for (uint32_t k = 0; k < a->t.dim[ka]; k++)
+                sum += (double)a->f[i * ra + k * sa] * b->f[j * rb + k * sb];
             c->r->f[at] = (float)(acc->f[at] + sum);
         }
 }
@@ -397,11 +447,13 @@ static const struct {
 
 static void control(op *o, value **env) {
     if (!strcmp(o->name, "scf.if")) {
-        if (o->n_arg != 1 || o->n_region != 2 || env[o->arg[0]]->t.e != E_I1) mosaic_fail("scf.if: a condition and two regions");
+        if (o->n_arg != 1 || o->n_region != 2 || env[o->arg[0]]->t.e != E_I1)
+            mosaic_fail("scf.if: a condition and two regions");
         mosaic_run_region(o->region[env[o->arg[0]]->i[0] ? 0 : 1], env);
         return;
     }
-    if (o->n_arg != 3 || o->n_region != 1 || o->region[0]->n_arg != 1) mosaic_fail("scf.for: three bounds and one region");
+    if (o->n_arg != 3 || o->n_region != 1 || o->region[0]->n_arg != 1)
+        mosaic_fail("scf.for: three bounds and one region");
     int32_t lo = env[o->arg[0]]->i[0], hi = env[o->arg[1]]->i[0], by = env[o->arg[2]]->i[0];
     if (by < 1) mosaic_fail("scf.for: a step below 1");
     for (int32_t i = lo; i < hi; i += by) {
@@ -417,7 +469,8 @@ static void run_op(op *o, value **env) {
     for (uint32_t i = 0; i < o->n_arg; i++) {
         c.a[i] = env[o->arg[i]];
         if (!c.a[i]) mosaic_fail("%s: operand %u has no value yet", o->name, i);
-        if (!same_type(&c.a[i]->t, &o->arg_type[i])) mosaic_fail("%s: operand %u is not of the type that is stated", o->name, i);
+        if (!same_type(&c.a[i]->t, &o->arg_type[i]))
+            mosaic_fail("%s: operand %u is not of the type that is stated", o->name, i);
     }
     if (!strncmp(o->name, "scf.", 4)) {
         control(o, env);
@@ -434,7 +487,8 @@ static void run_op(op *o, value **env) {
         table[i].run(&c);
         return;
     }
-    must(&c, o->has_result && (!strncmp(o->name, "arith.", 6) || !strncmp(o->name, "math.", 5)), "an unknown operation");
+    must(&c, o->has_result && (!strncmp(o->name, "arith.", 6) || !strncmp(o->name, "math.", 5)),
+         "an unknown operation");
     elementwise(&c);
 }
 

@@ -45,10 +45,11 @@ static void shapes(const lg_mosaic_kernel *k, mosaic_array *a) {
     }
 }
 
-static void run(const lg_buf *body, const mosaic_array *fetch, uint32_t n_fetch, const mosaic_array *win,
-                const lg_mosaic_kernel *k, bool overlapped) {
+static void run(const lg_buf *body, const mosaic_array *fetch, uint32_t n_fetch,
+                const mosaic_array *win, const lg_mosaic_kernel *k, bool overlapped) {
     assert_false(body->failed);
-    const char *why = mosaic_eval(lg_buf_str(body), fetch, n_fetch, win, k->n_in, k->n_out, overlapped);
+    const char *why =
+        mosaic_eval(lg_buf_str(body), fetch, n_fetch, win, k->n_in, k->n_out, overlapped);
     if (why) fail_msg("%s: %s", k->name, why);
 }
 
@@ -65,14 +66,16 @@ typedef struct gdn_case {
 } gdn_case;
 
 static void gdn_open(gdn_case *c) {
-    bool act = c->g.act == LG_M_BF16, conv = c->g.conv == LG_M_BF16, state = c->g.state == LG_M_BF16;
+    bool act = c->g.act == LG_M_BF16, conv = c->g.conv == LG_M_BF16,
+         state = c->g.state == LG_M_BF16;
     shapes(&c->k, c->win);
     c->win[QKV].f = drawn_floats(elements(&c->win[QKV]), 2.0f, act);
     c->win[A_IN].f = drawn_floats(elements(&c->win[A_IN]), 3.0f, false);
     c->win[B_IN].f = drawn_floats(elements(&c->win[B_IN]), 3.0f, false);
     c->win[CONV_W].f = drawn_floats(elements(&c->win[CONV_W]), 1.0f, false);
     c->win[NEG_A].f = drawn_floats(elements(&c->win[NEG_A]), 1.0f, false);
-    for (size_t i = 0; i < elements(&c->win[NEG_A]); i++) c->win[NEG_A].f[i] = -fabsf(c->win[NEG_A].f[i]);
+    for (size_t i = 0; i < elements(&c->win[NEG_A]); i++)
+        c->win[NEG_A].f[i] = -fabsf(c->win[NEG_A].f[i]);
     c->win[DT].f = drawn_floats(elements(&c->win[DT]), 1.0f, false);
     c->win[CONV].f = drawn_floats(elements(&c->win[CONV]), 2.0f, conv);
     c->win[STATE].f = drawn_floats(elements(&c->win[STATE]), 0.5f, state);
@@ -92,15 +95,18 @@ static void gdn_close(gdn_case *c) {
 }
 
 static void gdn_poison(gdn_case *c, uint32_t layer, uint32_t slot) {
-    size_t n = elements(&c->win[CONV]) / c->g.n_layer / c->g.n_slot, m = elements(&c->win[STATE]) / c->g.n_layer / c->g.n_slot;
-    for (size_t i = 0; i < n; i++) c->win[CONV].f[((size_t)layer * c->g.n_slot + slot) * n + i] = NAN;
-    for (size_t i = 0; i < m; i++) c->win[STATE].f[((size_t)layer * c->g.n_slot + slot) * m + i] = NAN;
+    size_t n = elements(&c->win[CONV]) / c->g.n_layer / c->g.n_slot,
+           m = elements(&c->win[STATE]) / c->g.n_layer / c->g.n_slot;
+    for (size_t i = 0; i < n; i++)
+        c->win[CONV].f[((size_t)layer * c->g.n_slot + slot) * n + i] = NAN;
+    for (size_t i = 0; i < m; i++)
+        c->win[STATE].f[((size_t)layer * c->g.n_slot + slot) * m + i] = NAN;
 }
 
 static gdn_plain gdn_weights(const gdn_case *c, uint32_t layer) {
     size_t r = 2 * c->g.nk + c->g.nv;
-    return (gdn_plain){c->g.nk, c->g.nv, c->win[CONV_W].f + layer * 4 * r * GDN_D, c->win[NEG_A].f + layer * c->g.nv,
-                       c->win[DT].f + layer * c->g.nv};
+    return (gdn_plain){c->g.nk, c->g.nv, c->win[CONV_W].f + layer * 4 * r * GDN_D,
+                       c->win[NEG_A].f + layer * c->g.nv, c->win[DT].f + layer * c->g.nv};
 }
 
 static void gdn_save(gdn_case *c) {
@@ -120,8 +126,10 @@ static void near(const char *what, const float *got, const float *want, size_t n
 }
 
 /* Everything of the pools but the named slots of one layer is as it was. */
-static void gdn_untouched(const gdn_case *c, uint32_t layer, const int32_t *slot, uint32_t n_slot) {
-    size_t n = elements(&c->win[CONV]) / c->g.n_layer / c->g.n_slot, m = elements(&c->win[STATE]) / c->g.n_layer / c->g.n_slot;
+static void gdn_untouched(const gdn_case *c, uint32_t layer, const int32_t *slot,
+                          uint32_t n_slot) {
+    size_t n = elements(&c->win[CONV]) / c->g.n_layer / c->g.n_slot,
+           m = elements(&c->win[STATE]) / c->g.n_layer / c->g.n_slot;
     for (uint32_t l = 0; l < c->g.n_layer; l++)
         for (uint32_t s = 0; s < c->g.n_slot; s++) {
             bool used = false;
@@ -134,9 +142,11 @@ static void gdn_untouched(const gdn_case *c, uint32_t layer, const int32_t *slot
 }
 
 /* One sequence from the saved pools through n rows; compares what the kernel left. */
-static void gdn_check_sequence(const gdn_case *c, const float *qkv, const float *a, const float *b, uint32_t n, bool has,
-                               uint32_t slot, const int32_t *layer, const float *o, float tol) {
-    size_t rd = (size_t)(2 * c->g.nk + c->g.nv) * GDN_D, vd = (size_t)c->g.nv * GDN_D, sd = vd * GDN_D;
+static void gdn_check_sequence(const gdn_case *c, const float *qkv, const float *a,
+                               const float *b, uint32_t n, bool has, uint32_t slot,
+                               const int32_t *layer, const float *o, float tol) {
+    size_t rd = (size_t)(2 * c->g.nk + c->g.nv) * GDN_D, vd = (size_t)c->g.nv * GDN_D,
+           sd = vd * GDN_D;
     size_t at = (size_t)layer[0] * c->g.n_slot + slot;
     gdn_plain w = gdn_weights(c, (uint32_t)layer[1]);
     float *conv = calloc(3 * rd, 4), *want = malloc(vd * 4), *left = malloc(sd * 4);
@@ -157,12 +167,21 @@ static void gdn_check_sequence(const gdn_case *c, const float *qkv, const float 
     free(state);
 }
 
-static void decode_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic_elem state, float tol) {
+static void decode_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic_elem state,
+                        float tol) {
     /* Four sequences in mixed slots, one of them new in a slot that holds NaN, and two rows of padding.
      * The new one is small, so that what is added to its norms shows. */
     int32_t slot[6] = {3, 6, 1, 1, 4, 4}, layer[2] = {1, 2};
-    int32_t mode[6] = {LG_MOSAIC_GOES_ON, LG_MOSAIC_GOES_ON, LG_MOSAIC_NEW, LG_MOSAIC_IDLE, LG_MOSAIC_GOES_ON, LG_MOSAIC_IDLE};
-    gdn_case c = {.g = {.n_row = 6, .n_layer = 2, .n_stack = 3, .n_slot = 7, .nk = nk, .nv = nv, .act = act, .state = state,
+    int32_t mode[6] = {LG_MOSAIC_GOES_ON, LG_MOSAIC_GOES_ON, LG_MOSAIC_NEW,
+                       LG_MOSAIC_IDLE,    LG_MOSAIC_GOES_ON, LG_MOSAIC_IDLE};
+    gdn_case c = {.g = {.n_row = 6,
+                        .n_layer = 2,
+                        .n_stack = 3,
+                        .n_slot = 7,
+                        .nk = nk,
+                        .nv = nv,
+                        .act = act,
+                        .state = state,
                         .conv = act}};
     size_t rd = (2 * nk + nv) * (size_t)GDN_D;
     lg_mosaic_gdn_decode(&c.g, &c.k, &c.body);
@@ -172,7 +191,9 @@ static void decode_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic_
         for (uint32_t l = 0; l < 2; l++)
             if (l != 1 || s == 1 || s == 2 || s == 5) gdn_poison(&c, l, s);
     gdn_save(&c);
-    mosaic_array fetch[3] = {{.rank = 1, .dim = {6}, .i = slot}, {.rank = 1, .dim = {6}, .i = mode}, {.rank = 1, .dim = {2}, .i = layer}};
+    mosaic_array fetch[3] = {{.rank = 1, .dim = {6}, .i = slot},
+                             {.rank = 1, .dim = {6}, .i = mode},
+                             {.rank = 1, .dim = {2}, .i = layer}};
     size_t vd = nv * (size_t)GDN_D;
     float *first = malloc(6 * vd * 4);
     assert_non_null(first);
@@ -181,8 +202,9 @@ static void decode_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic_
         run(&c.body, fetch, 3, c.win, &c.k, overlapped);
         for (uint32_t i = 0; i < 6; i++) {
             if (mode[i] == LG_MOSAIC_IDLE) continue;
-            gdn_check_sequence(&c, c.win[QKV].f + i * rd, c.win[A_IN].f + i * nv, c.win[B_IN].f + i * nv, 1,
-                               mode[i] == LG_MOSAIC_GOES_ON, (uint32_t)slot[i], layer, c.win[OUT].f + i * vd, tol);
+            gdn_check_sequence(&c, c.win[QKV].f + i * rd, c.win[A_IN].f + i * nv,
+                               c.win[B_IN].f + i * nv, 1, mode[i] == LG_MOSAIC_GOES_ON,
+                               (uint32_t)slot[i], layer, c.win[OUT].f + i * vd, tol);
             if (overlapped) assert_memory_equal(first + i * vd, c.win[OUT].f + i * vd, vd * 4);
             memcpy(first + i * vd, c.win[OUT].f + i * vd, vd * 4);
         }
@@ -207,9 +229,188 @@ static void test_gdn_decode(void **state) {
     decode_case(2, 2, LG_M_BF16, LG_M_F32, 8e-3f);
 }
 
+/* Sequences of 1, 2, 64, 65 and 130 rows in tiles; what a tile's missing rows hold is NaN. */
+static void prefill_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic_elem state,
+                         float tol) {
+    static const uint32_t n_row[] = {65, 1, 130, 64, 2}, slots[] = {5, 2, 1, 3, 4};
+    static const bool fresh[] = {true, false, false, true, true};
+    enum { C = LG_MOSAIC_CHUNK, TILES = 12, SEQS = 5 };
+    int32_t slot[TILES], mode[TILES] = {0}, rows[TILES] = {0}, layer[2] = {1, 0};
+    gdn_case c = {.g = {.n_row = TILES,
+                        .n_layer = 2,
+                        .n_stack = 2,
+                        .n_slot = 6,
+                        .nk = nk,
+                        .nv = nv,
+                        .act = act,
+                        .state = state,
+                        .conv = act}};
+    size_t rd = (2 * nk + nv) * (size_t)GDN_D, vd = nv * (size_t)GDN_D;
+    lg_mosaic_gdn_prefill(&c.g, &c.k, &c.body);
+    gdn_open(&c);
+    uint32_t first[SEQS], n = 0;
+    for (uint32_t s = 0; s < SEQS; s++) {
+        first[s] = n;
+        for (uint32_t left = n_row[s]; left; left -= (uint32_t)rows[n++]) {
+            slot[n] = (int32_t)slots[s];
+            rows[n] = (int32_t)(left < C ? left : C);
+            mode[n] = left != n_row[s] ? LG_MOSAIC_FOLLOWS
+                      : fresh[s]       ? LG_MOSAIC_NEW
+                                       : LG_MOSAIC_GOES_ON;
+        }
+        if (fresh[s]) gdn_poison(&c, 1, slots[s]);
+    }
+    for (; n < TILES; n++) slot[n] = slot[n - 1];
+    for (uint32_t t = 0; t < TILES; t++)
+        for (uint32_t r = (uint32_t)rows[t]; r < C; r++) {
+            for (size_t i = 0; i < rd; i++) c.win[QKV].f[(t * (size_t)C + r) * rd + i] = NAN;
+            for (size_t h = 0; h < nv; h++)
+                c.win[A_IN].f[(t * nv + h) * C + r] = c.win[B_IN].f[(t * nv + h) * C + r] = NAN;
+        }
+    gdn_poison(&c, 0, 1);
+    gdn_save(&c);
+    mosaic_array fetch[4] = {{.rank = 1, .dim = {TILES}, .i = slot},
+                             {.rank = 1, .dim = {TILES}, .i = mode},
+                             {.rank = 1, .dim = {TILES}, .i = rows},
+                             {.rank = 1, .dim = {2}, .i = layer}};
+    float *a = malloc(130 * nv * 4), *b = malloc(130 * nv * 4);
+    assert_true(a && b);
+    for (int overlapped = 0; overlapped < 2; overlapped++) {
+        gdn_restore(&c);
+        run(&c.body, fetch, 4, c.win, &c.k, overlapped);
+        for (uint32_t s = 0; s < SEQS; s++) {
+            for (uint32_t r = 0; r < n_row[s]; r++)
+                for (uint32_t h = 0; h < nv; h++) {
+                    size_t at = ((first[s] + r / C) * (size_t)nv + h) * C + r % C;
+                    a[r * nv + h] = c.win[A_IN].f[at];
+                    b[r * nv + h] = c.win[B_IN].f[at];
+                }
+            size_t row = first[s] * (size_t)C;
+            gdn_check_sequence(&c, c.win[QKV].f + row * rd, a, b, n_row[s], !fresh[s], slots[s],
+                               layer, c.win[OUT].f + row * vd, tol);
+        }
+        gdn_untouched(&c, 1, (const int32_t *)slots, SEQS);
+    }
+    free(a);
+    free(b);
+    gdn_close(&c);
+}
+
+static void test_gdn_prefill(void **state) {
+    (void)state;
+    prefill_case(1, 2, LG_M_F32, LG_M_F32, 5e-5f);
+    prefill_case(2, 2, LG_M_BF16, LG_M_BF16, 1e-2f);
+}
+
+/* ---- Grouped product ---- */
+
+typedef struct gmm_case {
+    lg_mosaic_gmm g;
+    lg_mosaic_kernel k;
+    lg_buf body;
+    mosaic_array win[6];
+    uint32_t layer;
+} gmm_case;
+
+static double gmm_dot(const gmm_case *c, size_t row, uint32_t expert, uint32_t channel) {
+    uint32_t all = c->g.n_out * (c->g.swiglu ? 2 : 1), nb = c->g.n_in / c->g.k_block;
+    size_t matrix = (size_t)c->layer * c->g.n_expert + expert;
+    double sum = 0;
+    for (uint32_t i = 0; i < c->g.n_in; i++) {
+        double w = c->win[1].f[(matrix * all + channel) * c->g.n_in + i];
+        if (c->g.weight == LG_M_E4M3)
+            w *= c->win[2].f[(matrix * nb + i / c->g.k_block) * all + channel];
+        sum += w * c->win[0].f[row * c->g.n_in + i];
+    }
+    return sum;
+}
+
+static void gmm_check(const gmm_case *c, const int32_t *expert, const int32_t *live) {
+    for (uint32_t t = 0; t < c->g.n_tile; t++)
+        for (uint32_t r = 0; live[t] && r < c->g.tile_rows; r++)
+            for (uint32_t j = 0; j < c->g.n_out; j += 5) {
+                size_t row = (size_t)t * c->g.tile_rows + r;
+                double want = gmm_dot(c, row, (uint32_t)expert[t], j);
+                if (c->g.swiglu)
+                    want *= 1 / (1 + exp(-want)) *
+                            gmm_dot(c, row, (uint32_t)expert[t], c->g.n_out + j);
+                float w = (float)want;
+                near("y", &c->win[c->k.n_in].f[row * c->g.n_out + j], &w, 1,
+                     c->g.swiglu ? 5e-3f : 1e-4f);
+            }
+}
+
+static void gmm_run(lg_mosaic_gmm g) {
+    int32_t expert[4] = {2, 2, 0, 0}, live[4] = {1, 1, 1, 0}, layer[1] = {1};
+    gmm_case c = {.g = g, .layer = 1};
+    lg_mosaic_gmm_kernel(&c.g, &c.k, &c.body);
+    shapes(&c.k, c.win);
+    uint32_t per = g.weight == LG_M_E4M3 ? 2 : 1;
+    c.win[0].f = drawn_floats(elements(&c.win[0]), 1.0f, true);
+    c.win[1].f = drawn_floats(elements(&c.win[1]), 1.0f, true);
+    if (g.weight == LG_M_E4M3) {
+        for (size_t i = 0; i < elements(&c.win[1]); i++)
+            c.win[1].f[i] = mosaic_e4m3(c.win[1].f[i]);
+        c.win[2].f = drawn_floats(elements(&c.win[2]), 0.2f, false);
+    }
+    /* The expert without rows holds NaN: it must not be looked at. */
+    size_t n = elements(&c.win[1]) / g.n_stack / g.n_expert;
+    for (uint32_t l = 0; l < g.n_stack; l++)
+        for (size_t i = 0; i < n; i++) c.win[1].f[((size_t)l * g.n_expert + 1) * n + i] = NAN;
+    if (g.swiglu)
+        for (uint32_t i = 0; i < per; i++) c.win[1 + per + i].f = c.win[1 + i].f;
+    c.win[c.k.n_in].f = drawn_floats(elements(&c.win[c.k.n_in]), 1.0f, false);
+    mosaic_array fetch[3] = {{.rank = 1, .dim = {4}, .i = expert},
+                             {.rank = 1, .dim = {4}, .i = live},
+                             {.rank = 1, .dim = {1}, .i = layer}};
+    for (int overlapped = 0; overlapped < 2; overlapped++) {
+        run(&c.body, fetch, 3, c.win, &c.k, overlapped);
+        gmm_check(&c, expert, live);
+    }
+    free(c.win[0].f);
+    free(c.win[1].f);
+    if (per == 2) free(c.win[2].f);
+    free(c.win[c.k.n_in].f);
+    lg_buf_fini(&c.body);
+}
+
+static void test_gmm(void **state) {
+    (void)state;
+    gmm_run((lg_mosaic_gmm){.n_tile = 4,
+                            .tile_rows = 16,
+                            .n_stack = 2,
+                            .n_expert = 3,
+                            .n_in = 512,
+                            .n_out = 256,
+                            .cols = 128,
+                            .k_block = 512,
+                            .swiglu = true,
+                            .weight = LG_M_E4M3});
+    gmm_run((lg_mosaic_gmm){.n_tile = 4,
+                            .tile_rows = 16,
+                            .n_stack = 2,
+                            .n_expert = 3,
+                            .n_in = 384,
+                            .n_out = 128,
+                            .k_block = 128,
+                            .swiglu = false,
+                            .weight = LG_M_E4M3});
+    gmm_run((lg_mosaic_gmm){.n_tile = 4,
+                            .tile_rows = 32,
+                            .n_stack = 2,
+                            .n_expert = 3,
+                            .n_in = 256,
+                            .n_out = 128,
+                            .k_block = 256,
+                            .swiglu = true,
+                            .weight = LG_M_BF16});
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gdn_decode),
+        cmocka_unit_test(test_gdn_prefill),
+        cmocka_unit_test(test_gmm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

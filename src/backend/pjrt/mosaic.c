@@ -32,7 +32,8 @@ static void put_type(lg_buf *out, const lg_mosaic_type *t) {
     lg_buf_putc(out, '>');
 }
 
-static lg_mosaic_type make_type(lg_mosaic_form f, lg_mosaic_elem e, uint32_t rank, const uint32_t *dim) {
+static lg_mosaic_type make_type(lg_mosaic_form f, lg_mosaic_elem e, uint32_t rank,
+                                const uint32_t *dim) {
     lg_mosaic_type t = {.form = f, .elem = e, .rank = rank};
     LG_ASSERT(rank <= LG_MOSAIC_RANK);
     for (uint32_t i = 0; i < rank; i++) {
@@ -87,11 +88,13 @@ static void indent(lg_mosaic *m) {
 }
 
 /* `%R = "stable_mosaic.OP"(%A, ...)`; r NULL for an operation without a result. */
-static void op_head(lg_mosaic *m, const lg_mv *r, const char *op, const lg_mv *arg, uint32_t n_arg) {
+static void op_head(lg_mosaic *m, const lg_mv *r, const char *op, const lg_mv *arg,
+                    uint32_t n_arg) {
     indent(m);
     if (r) lg_buf_printf(m->out, "%%%u = ", r->id);
     lg_buf_printf(m->out, "\"stable_mosaic.%s\"(", op);
-    for (uint32_t i = 0; i < n_arg; i++) lg_buf_printf(m->out, "%s%%%u", i ? ", " : "", arg[i].id);
+    for (uint32_t i = 0; i < n_arg; i++)
+        lg_buf_printf(m->out, "%s%%%u", i ? ", " : "", arg[i].id);
     lg_buf_putc(m->out, ')');
 }
 
@@ -110,8 +113,8 @@ static void op_types(lg_mosaic *m, const lg_mv *r, const lg_mv *arg, uint32_t n_
     lg_buf_putc(m->out, '\n');
 }
 
-static lg_mv op(lg_mosaic *m, lg_mosaic_type t, const char *name, const lg_mv *arg, uint32_t n_arg,
-                const char *attr) {
+static lg_mv op(lg_mosaic *m, lg_mosaic_type t, const char *name, const lg_mv *arg,
+                uint32_t n_arg, const char *attr) {
     lg_mv r = new_value(m, t);
     op_head(m, &r, name, arg, n_arg);
     if (attr[0]) lg_buf_printf(m->out, " {%s}", attr);
@@ -133,8 +136,8 @@ lg_mv lg_mosaic_i32(lg_mosaic *m, int32_t v) {
 
 lg_mv lg_mosaic_fill_f32(lg_mosaic *m, uint32_t rows, uint32_t cols, float v) {
     char attr[96];
-    snprintf(attr, sizeof attr, "value = dense<0x%08X> : vector<%ux%uxf32>", lg_num_bits_of_float(v), rows,
-             cols);
+    snprintf(attr, sizeof attr, "value = dense<0x%08X> : vector<%ux%uxf32>",
+             lg_num_bits_of_float(v), rows, cols);
     return op(m, lg_mosaic_matrix(LG_M_F32, rows, cols), "arith.constant", NULL, 0, attr);
 }
 
@@ -145,7 +148,8 @@ lg_mv lg_mosaic_fill_i32(lg_mosaic *m, uint32_t rows, uint32_t cols, int32_t v) 
 }
 
 static const char *arith_attr(lg_mosaic_elem e) {
-    return is_float(e) ? "fastmath = #arith.fastmath<none>" : "overflowFlags = #arith.overflow<none>";
+    return is_float(e) ? "fastmath = #arith.fastmath<none>"
+                       : "overflowFlags = #arith.overflow<none>";
 }
 
 lg_mv lg_mosaic_un(lg_mosaic *m, const char *name, lg_mv x) {
@@ -155,7 +159,8 @@ lg_mv lg_mosaic_un(lg_mosaic *m, const char *name, lg_mv x) {
 
 lg_mv lg_mosaic_bin(lg_mosaic *m, const char *name, lg_mv x, lg_mv y) {
     LG_ASSERT(same_type(&x.type, &y.type));
-    bool plain = !is_float(x.type.elem) && name[strlen(name) - 1] != 'i'; /* and, or, division */
+    bool plain =
+        !is_float(x.type.elem) && name[strlen(name) - 1] != 'i'; /* and, or, division */
     if (!strcmp(name, "arith.andi") || !strcmp(name, "arith.ori")) plain = true;
     return op(m, x.type, name, (lg_mv[]){x, y}, 2, plain ? "" : arith_attr(x.type.elem));
 }
@@ -184,7 +189,8 @@ lg_mv lg_mosaic_to(lg_mosaic *m, lg_mv x, lg_mosaic_elem e) {
         return op(m, t, "arith.index_cast", &x, 1, "");
     }
     LG_ASSERT(is_float(x.type.elem) && is_float(e) && elem_bytes[e] != elem_bytes[x.type.elem]);
-    return op(m, t, elem_bytes[e] > elem_bytes[x.type.elem] ? "arith.extf" : "arith.truncf", &x, 1, "");
+    return op(m, t, elem_bytes[e] > elem_bytes[x.type.elem] ? "arith.extf" : "arith.truncf", &x,
+              1, "");
 }
 
 lg_mv lg_mosaic_load(lg_mosaic *m, lg_mv ref, const lg_mv *idx, const uint32_t *shape) {
@@ -194,11 +200,13 @@ lg_mv lg_mosaic_load(lg_mosaic *m, lg_mv ref, const lg_mv *idx, const uint32_t *
         LG_ASSERT(idx[i].type.elem == LG_M_INDEX && shape[i] <= ref.type.dim[i]);
         arg[1 + i] = idx[i];
     }
-    return op(m, lg_mosaic_vector(ref.type.elem, ref.type.rank, shape), "vector.load", arg, 1 + ref.type.rank, "");
+    return op(m, lg_mosaic_vector(ref.type.elem, ref.type.rank, shape), "vector.load", arg,
+              1 + ref.type.rank, "");
 }
 
 void lg_mosaic_store(lg_mosaic *m, lg_mv v, lg_mv ref, const lg_mv *idx) {
-    LG_ASSERT(ref.type.form == LG_M_VMEM && v.type.form == LG_M_VECTOR && v.type.elem == ref.type.elem);
+    LG_ASSERT(ref.type.form == LG_M_VMEM && v.type.form == LG_M_VECTOR &&
+              v.type.elem == ref.type.elem);
     LG_ASSERT(v.type.rank == ref.type.rank);
     lg_mv arg[2 + LG_MOSAIC_RANK] = {v, ref};
     for (uint32_t i = 0; i < ref.type.rank; i++) {
@@ -206,8 +214,10 @@ void lg_mosaic_store(lg_mosaic *m, lg_mv v, lg_mv ref, const lg_mv *idx) {
         arg[2 + i] = idx[i];
     }
     op_head(m, NULL, "tpu.vector_store", arg, 2 + ref.type.rank);
-    lg_buf_printf(m->out, " {add = false, operandSegmentSizes = array<i32: 1, 1, %u, 0>, strides = array<i32>}",
-                  ref.type.rank);
+    lg_buf_printf(
+        m->out,
+        " {add = false, operandSegmentSizes = array<i32: 1, 1, %u, 0>, strides = array<i32>}",
+        ref.type.rank);
     op_types(m, NULL, arg, 2 + ref.type.rank);
 }
 
@@ -229,8 +239,10 @@ lg_mv lg_mosaic_matrix_of(lg_mosaic *m, lg_mv x, uint32_t rows, uint32_t cols) {
 lg_mv lg_mosaic_spread_to(lg_mosaic *m, lg_mv x, uint32_t rank, const uint32_t *dim) {
     lg_mosaic_type t = lg_mosaic_vector(x.type.elem, rank, dim);
     if (same_type(&t, &x.type)) return x;
-    LG_ASSERT(x.type.form == LG_M_SCALAR || (x.type.form == LG_M_VECTOR && x.type.rank == rank));
-    for (uint32_t i = 0; i < x.type.rank; i++) LG_ASSERT(x.type.dim[i] == 1 || x.type.dim[i] == dim[i]);
+    LG_ASSERT(x.type.form == LG_M_SCALAR ||
+              (x.type.form == LG_M_VECTOR && x.type.rank == rank));
+    for (uint32_t i = 0; i < x.type.rank; i++)
+        LG_ASSERT(x.type.dim[i] == 1 || x.type.dim[i] == dim[i]);
     return op(m, t, "vector.broadcast", &x, 1, "");
 }
 
@@ -240,22 +252,26 @@ lg_mv lg_mosaic_spread(lg_mosaic *m, lg_mv x, uint32_t rows, uint32_t cols) {
 
 static void put_list(char *s, size_t cap, const char *name, const uint32_t *v, uint32_t n) {
     size_t at = (size_t)snprintf(s, cap, "%s = [", name);
-    for (uint32_t i = 0; i < n; i++) at += (size_t)snprintf(s + at, cap - at, "%s%u", i ? ", " : "", v[i]);
+    for (uint32_t i = 0; i < n; i++)
+        at += (size_t)snprintf(s + at, cap - at, "%s%u", i ? ", " : "", v[i]);
     snprintf(s + at, cap - at, "]");
 }
 
 lg_mv lg_mosaic_slice_of(lg_mosaic *m, lg_mv x, const uint32_t *at, const uint32_t *dim) {
     static const uint32_t one[LG_MOSAIC_RANK] = {1, 1, 1, 1, 1, 1};
     char off[96], size[96], stride[96], attr[300];
-    for (uint32_t i = 0; i < x.type.rank; i++) LG_ASSERT(dim[i] > 0 && at[i] + dim[i] <= x.type.dim[i]);
+    for (uint32_t i = 0; i < x.type.rank; i++)
+        LG_ASSERT(dim[i] > 0 && at[i] + dim[i] <= x.type.dim[i]);
     put_list(off, sizeof off, "offsets", at, x.type.rank);
     put_list(size, sizeof size, "sizes", dim, x.type.rank);
     put_list(stride, sizeof stride, "strides", one, x.type.rank);
     snprintf(attr, sizeof attr, "%s, %s, %s", off, size, stride);
-    return op(m, lg_mosaic_vector(x.type.elem, x.type.rank, dim), "vector.extract_strided_slice", &x, 1, attr);
+    return op(m, lg_mosaic_vector(x.type.elem, x.type.rank, dim),
+              "vector.extract_strided_slice", &x, 1, attr);
 }
 
-lg_mv lg_mosaic_slice(lg_mosaic *m, lg_mv x, uint32_t row, uint32_t col, uint32_t rows, uint32_t cols) {
+lg_mv lg_mosaic_slice(lg_mosaic *m, lg_mv x, uint32_t row, uint32_t col, uint32_t rows,
+                      uint32_t cols) {
     LG_ASSERT(x.type.rank == 2);
     return lg_mosaic_slice_of(m, x, (uint32_t[]){row, col}, (uint32_t[]){rows, cols});
 }
@@ -265,7 +281,8 @@ lg_mv lg_mosaic_stack(lg_mosaic *m, const lg_mv *x, uint32_t n, int dim) {
     lg_mosaic_type t = x[0].type;
     if (n == 1) return x[0];
     for (uint32_t i = 1; i < n; i++) {
-        LG_ASSERT(x[i].type.rank == 2 && x[i].type.elem == t.elem && x[i].type.dim[!dim] == t.dim[!dim]);
+        LG_ASSERT(x[i].type.rank == 2 && x[i].type.elem == t.elem &&
+                  x[i].type.dim[!dim] == t.dim[!dim]);
         t.dim[dim] += x[i].type.dim[dim];
     }
     char attr[32];
@@ -279,9 +296,11 @@ static lg_mv reduce(lg_mosaic *m, lg_mv x, int dim, const char *kind, float star
     uint32_t left = x.type.dim[!dim];
     lg_mosaic_type t = lg_mosaic_vector(LG_M_F32, 1, &left);
     char attr[96];
-    snprintf(attr, sizeof attr, "value = dense<0x%08X> : vector<%uxf32>", lg_num_bits_of_float(start), left);
+    snprintf(attr, sizeof attr, "value = dense<0x%08X> : vector<%uxf32>",
+             lg_num_bits_of_float(start), left);
     lg_mv acc = op(m, t, "arith.constant", NULL, 0, attr);
-    snprintf(attr, sizeof attr, "kind = #vector.kind<%s>, reduction_dims = array<i64: %d>", kind, dim);
+    snprintf(attr, sizeof attr, "kind = #vector.kind<%s>, reduction_dims = array<i64: %d>",
+             kind, dim);
     lg_mv r = op(m, t, "vector.multi_reduction", (lg_mv[]){x, acc}, 2, attr);
     return dim == 0 ? lg_mosaic_matrix_of(m, r, 1, left) : lg_mosaic_matrix_of(m, r, left, 1);
 }
@@ -302,19 +321,22 @@ lg_mv lg_mosaic_iota(lg_mosaic *m, uint32_t rows, uint32_t cols, int dim) {
 
 lg_mv lg_mosaic_transpose(lg_mosaic *m, lg_mv x) {
     LG_ASSERT(x.type.rank == 2);
-    return op(m, lg_mosaic_matrix(x.type.elem, x.type.dim[1], x.type.dim[0]), "tpu.transpose", &x, 1,
-              "permutation = array<i64: 1, 0>");
+    return op(m, lg_mosaic_matrix(x.type.elem, x.type.dim[1], x.type.dim[0]), "tpu.transpose",
+              &x, 1, "permutation = array<i64: 1, 0>");
 }
 
 lg_mv lg_mosaic_matmul(lg_mosaic *m, lg_mv a, lg_mv b, lg_mv acc, bool at, bool bt) {
-    LG_ASSERT(a.type.rank == 2 && b.type.rank == 2 && acc.type.rank == 2 && acc.type.elem == LG_M_F32);
+    LG_ASSERT(a.type.rank == 2 && b.type.rank == 2 && acc.type.rank == 2 &&
+              acc.type.elem == LG_M_F32);
     LG_ASSERT(a.type.dim[!at] == b.type.dim[bt] && a.type.dim[at] == acc.type.dim[0] &&
               b.type.dim[!bt] == acc.type.dim[1]);
     char attr[400];
     snprintf(attr, sizeof attr,
-             "dimension_numbers = #tpu.dot_dimension_numbers<[%d], [%d], [%d], [%d], [0, %d, 1, %d], [], []>, %s"
+             "dimension_numbers = #tpu.dot_dimension_numbers<[%d], [%d], [%d], [%d], [0, %d, "
+             "1, %d], [], []>, %s"
              "transpose_lhs = false, transpose_lhs_hint = false, transpose_rhs = false",
-             !at, bt, at, !bt, at, !bt, a.type.elem == LG_M_F32 ? "precision = #tpu.contract_precision<fp32>, " : "");
+             !at, bt, at, !bt, at, !bt,
+             a.type.elem == LG_M_F32 ? "precision = #tpu.contract_precision<fp32>, " : "");
     return op(m, acc.type, "tpu.matmul", (lg_mv[]){a, b, acc}, 3, attr);
 }
 

@@ -1,7 +1,7 @@
 /* mosaic.h - a small writer of Mosaic kernels: the programs that a TPU's compiler takes inside a `tpu_custom_call`.
  *
  * A kernel is one module in MLIR's generic text.  Every operation is written by one call below, which knows the types of
- * its operands, so kernels (mosaic_gdn.c, mosaic_gmm.c, mosaic_attn.c) read as a list of what they compute.  The writer
+ * its operands, so kernels (mosaic_gdn.c, mosaic_gdn_chunk.c, mosaic_gmm.c) read as a list of what they compute.  The writer
  * checks shapes: a kernel that does not fit together is a bug of ours and stops at LG_ASSERT.
  *
  * Vocabulary.  A grid step runs the body once.  A window is the block of an operand or result that the step sees: the
@@ -11,7 +11,7 @@
  *
  * What the text means is fixed twice: by libtpu, which compiles it, and by tests/unit/mosaic_eval.c, which runs it.
  * Versions: the operations here are those of version 15, read by libtpu 0.0.48 and 0.0.52.  Memory: the caller's lg_buf.
- * Tests: tests/unit/test_mosaic.c; with plugins test_pjrt_mosaic.c */
+ * Test: tests/unit/test_mosaic.c */
 #ifndef LG_BACKEND_PJRT_MOSAIC_H
 #define LG_BACKEND_PJRT_MOSAIC_H
 
@@ -66,20 +66,21 @@ typedef struct lg_mosaic_window {
 /* What surrounds the body. */
 typedef struct lg_mosaic_kernel {
     const char *name;
-    uint32_t n_grid, grid[LG_MOSAIC_GRID]; /* the last one runs fastest */
+    uint32_t n_grid, grid[LG_MOSAIC_GRID];   /* the last one runs fastest */
     uint32_t n_fetch, fetch[LG_MOSAIC_ARGS]; /* elements of each prefetched operand */
     uint32_t n_in, n_out;                    /* windows: operands, then results */
     lg_mosaic_window win[LG_MOSAIC_ARGS];
     uint32_t n_scratch;
     lg_mosaic_type scratch[LG_MOSAIC_ARGS]; /* form LG_M_VMEM */
-    uint32_t vmem_kib;                      /* limit asked of the compiler; 0: its own default */
+    uint32_t vmem_kib; /* limit asked of the compiler; 0: its own default */
 } lg_mosaic_kernel;
 
 typedef struct lg_mosaic {
     lg_buf *out; /* borrowed */
     const lg_mosaic_kernel *kernel;
     uint32_t n_value, depth;
-    lg_mv grid[LG_MOSAIC_GRID], fetch[LG_MOSAIC_ARGS], win[LG_MOSAIC_ARGS], scratch[LG_MOSAIC_ARGS];
+    lg_mv grid[LG_MOSAIC_GRID], fetch[LG_MOSAIC_ARGS], win[LG_MOSAIC_ARGS],
+        scratch[LG_MOSAIC_ARGS];
 } lg_mosaic;
 
 /* ---- A module: begin, the body, end.  A failed allocation shows in out->failed. ---- */
@@ -90,8 +91,8 @@ void lg_mosaic_end(lg_mosaic *m);
 /* Append the StableHLO operation that calls the kernel: `%RESULT:n = "stablehlo.custom_call"(OPERANDS) ...`, on one line
  * and without the line's end.  body: the module's text.  operands: names as they stand in the program ("%a, %b"), the
  * prefetched ones first.  With one result it is named %RESULT, else %RESULT#0 and so on. */
-void lg_mosaic_call(const lg_mosaic_kernel *k, const char *body, size_t body_bytes, const char *result,
-                    const char *operands, lg_buf *out);
+void lg_mosaic_call(const lg_mosaic_kernel *k, const char *body, size_t body_bytes,
+                    const char *result, const char *operands, lg_buf *out);
 
 /* Types of a call: of prefetched operand or window i as StableHLO writes them ("tensor<8x128xbf16>"). */
 void lg_mosaic_fetch_type(const lg_mosaic_kernel *k, uint32_t i, lg_buf *out);
@@ -130,17 +131,24 @@ void lg_mosaic_store(lg_mosaic *m, lg_mv v, lg_mv ref, const lg_mv *idx);
 /* One i32 of a prefetched operand. */
 lg_mv lg_mosaic_scalar(lg_mosaic *m, lg_mv ref, lg_mv idx);
 
-lg_mv lg_mosaic_shape(lg_mosaic *m, lg_mv x, uint32_t rank, const uint32_t *dim); /* the same elements in order */
+lg_mv lg_mosaic_shape(lg_mosaic *m, lg_mv x, uint32_t rank,
+                      const uint32_t *dim); /* the same elements in order */
 lg_mv lg_mosaic_matrix_of(lg_mosaic *m, lg_mv x, uint32_t rows, uint32_t cols);
-lg_mv lg_mosaic_spread(lg_mosaic *m, lg_mv x, uint32_t rows, uint32_t cols); /* [1][c], [r][1] or a scalar to [r][c] */
-lg_mv lg_mosaic_slice(lg_mosaic *m, lg_mv x, uint32_t row, uint32_t col, uint32_t rows, uint32_t cols);
-lg_mv lg_mosaic_spread_to(lg_mosaic *m, lg_mv x, uint32_t rank, const uint32_t *dim); /* any rank; 1s grow */
+lg_mv lg_mosaic_spread(lg_mosaic *m, lg_mv x, uint32_t rows,
+                       uint32_t cols); /* [1][c], [r][1] or a scalar to [r][c] */
+lg_mv lg_mosaic_slice(lg_mosaic *m, lg_mv x, uint32_t row, uint32_t col, uint32_t rows,
+                      uint32_t cols);
+lg_mv lg_mosaic_spread_to(lg_mosaic *m, lg_mv x, uint32_t rank,
+                          const uint32_t *dim); /* any rank; 1s grow */
 lg_mv lg_mosaic_slice_of(lg_mosaic *m, lg_mv x, const uint32_t *at, const uint32_t *dim);
-lg_mv lg_mosaic_stack(lg_mosaic *m, const lg_mv *x, uint32_t n, int dim); /* concatenated along dim */
-lg_mv lg_mosaic_sum(lg_mosaic *m, lg_mv x, int dim); /* [r][c] to [1][c] (dim 0) or [r][1] (dim 1) */
+lg_mv lg_mosaic_stack(lg_mosaic *m, const lg_mv *x, uint32_t n,
+                      int dim); /* concatenated along dim */
+lg_mv lg_mosaic_sum(lg_mosaic *m, lg_mv x,
+                    int dim); /* [r][c] to [1][c] (dim 0) or [r][1] (dim 1) */
 lg_mv lg_mosaic_max(lg_mosaic *m, lg_mv x, int dim);
-lg_mv lg_mosaic_iota(lg_mosaic *m, uint32_t rows, uint32_t cols, int dim); /* i32: the index along dim */
-lg_mv lg_mosaic_transpose(lg_mosaic *m, lg_mv x);                          /* [r][c] to [c][r] */
+lg_mv lg_mosaic_iota(lg_mosaic *m, uint32_t rows, uint32_t cols,
+                     int dim);                    /* i32: the index along dim */
+lg_mv lg_mosaic_transpose(lg_mosaic *m, lg_mv x); /* [r][c] to [c][r] */
 
 /* acc + a b, or acc + a b^T when bt, or acc + a^T b when at; acc is F32.  F32 operands are multiplied in full precision. */
 lg_mv lg_mosaic_matmul(lg_mosaic *m, lg_mv a, lg_mv b, lg_mv acc, bool at, bool bt);
@@ -158,11 +166,13 @@ lg_mv lg_mosaic_add(lg_mosaic *m, lg_mv x, lg_mv y);
 lg_mv lg_mosaic_sub(lg_mosaic *m, lg_mv x, lg_mv y);
 lg_mv lg_mosaic_sigmoid(lg_mosaic *m, lg_mv x);
 lg_mv lg_mosaic_softplus(lg_mosaic *m, lg_mv x);
-lg_mv lg_mosaic_column(lg_mosaic *m, lg_mv row);                   /* [1][n] to [n][1] */
-lg_mv lg_mosaic_unit_rows(lg_mosaic *m, lg_mv x, float scale);     /* rows divided by sqrt(sum of squares + 1e-6) */
+lg_mv lg_mosaic_column(lg_mosaic *m, lg_mv row); /* [1][n] to [n][1] */
+lg_mv lg_mosaic_unit_rows(lg_mosaic *m, lg_mv x,
+                          float scale); /* rows divided by sqrt(sum of squares + 1e-6) */
 
 /* A block [1]..[rows][cols] of a window as a matrix of F32, and back in the window's type. */
-lg_mv lg_mosaic_load_rows(lg_mosaic *m, lg_mv ref, const lg_mv *idx, uint32_t rows, uint32_t cols);
+lg_mv lg_mosaic_load_rows(lg_mosaic *m, lg_mv ref, const lg_mv *idx, uint32_t rows,
+                          uint32_t cols);
 void lg_mosaic_store_rows(lg_mosaic *m, lg_mv v, lg_mv ref, const lg_mv *idx);
 
 lg_mosaic_at lg_mosaic_zero_at(void);

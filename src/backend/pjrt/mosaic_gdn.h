@@ -6,7 +6,19 @@
 
 #define LG_MOSAIC_GDN_D 128u
 
-enum { GDN_QKV, GDN_A, GDN_B, GDN_CONV_W, GDN_NEG_A, GDN_DT, GDN_CONV, GDN_STATE, GDN_OUT, GDN_CONV_OUT, GDN_STATE_OUT };
+enum {
+    GDN_QKV,
+    GDN_A,
+    GDN_B,
+    GDN_CONV_W,
+    GDN_NEG_A,
+    GDN_DT,
+    GDN_CONV,
+    GDN_STATE,
+    GDN_OUT,
+    GDN_CONV_OUT,
+    GDN_STATE_OUT
+};
 enum { GDN_SLOT, GDN_MODE, GDN_LAYER };
 
 /* Weights and pools, which are the same in both; counts of windows. */

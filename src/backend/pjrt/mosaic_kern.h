@@ -1,6 +1,6 @@
 /* mosaic_kern.h - the Mosaic kernels: what they compute and what their operands are.
  *
- * Every kernel has a twin in plain StableHLO with the same operands and results (twin.h): the twin runs on any plugin and
+ * Every kernel has a twin in plain StableHLO with the same operands and results: the twin runs on any plugin and
  * says what the numbers are; the kernel is for TPUs.  Operands are arrays of the program, row-major; weights are stacked by
  * layer and pools hold all layers, and the kernel picks the layer itself, so that no program slices (copies) them.
  * T rows; nk key heads, nv value heads, d = 128 their width; value head h uses key head h / (nv / nk).
@@ -47,5 +47,26 @@ void lg_mosaic_gdn_decode(const lg_mosaic_gdn *g, lg_mosaic_kernel *k, lg_buf *b
  *   results: o [N C][nv 128] (rows beyond a tile's: anything); both pools, in place. */
 enum { LG_MOSAIC_FOLLOWS = 3 };
 void lg_mosaic_gdn_prefill(const lg_mosaic_gdn *g, lg_mosaic_kernel *k, lg_buf *body);
+
+/* ---- Grouped product of experts (mosaic_gmm.c) ---- */
+
+typedef struct lg_mosaic_gmm {
+    uint32_t n_tile, tile_rows; /* tile_rows: a multiple of 16 */
+    uint32_t n_stack, n_expert; /* of the stacked weights */
+    uint32_t n_in, n_out;       /* n_out: columns of the result, a multiple of 128 */
+    uint32_t cols;              /* of one panel; 0: chosen */
+    uint32_t k_block;      /* inputs that share a scale: a multiple of 128 that divides n_in */
+    bool swiglu;           /* gate's rows, then up's: the result is silu(gate) * up */
+    lg_mosaic_elem weight; /* BF16, or E4M3 with scales */
+} lg_mosaic_gmm;
+
+/* N tiles of M rows of one expert each; tiles of an expert follow each other.  W = n_out, or 2 n_out with swiglu.
+ *   i32: expert [N]; live [N] (0: no rows here; such a tile names the expert of the one before it, and its rows of the result
+ *        are anything); layer [1]
+ *   operands: x [N M][n_in] BF16; then once, or with swiglu twice (the same arrays): weights [n_stack][n_expert][W][n_in] and,
+ *        for E4M3, scales [n_stack][n_expert][n_in / k_block][W] F32 (multiply to get the number)
+ *   result: [N M][n_out], BF16 with swiglu, else F32. */
+bool lg_mosaic_gmm_fits(const lg_mosaic_gmm *g);
+void lg_mosaic_gmm_kernel(const lg_mosaic_gmm *g, lg_mosaic_kernel *k, lg_buf *body);
 
 #endif

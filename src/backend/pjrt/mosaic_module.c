@@ -17,7 +17,8 @@ static void put_dims(lg_buf *out, uint32_t rank, const uint32_t *dim, const char
     for (uint32_t i = 0; i < rank; i++) lg_buf_printf(out, "%s%u", i ? between : "", dim[i]);
 }
 
-static void put_memref(lg_buf *out, uint32_t rank, const uint32_t *dim, lg_mosaic_elem e, const char *space) {
+static void put_memref(lg_buf *out, uint32_t rank, const uint32_t *dim, lg_mosaic_elem e,
+                       const char *space) {
     lg_buf_puts(out, "memref<");
     put_dims(out, rank, dim, "x");
     lg_buf_printf(out, "x%s, #tpu.memory_space<%s>>", elem_name[e], space);
@@ -59,7 +60,9 @@ static void check_windows(const lg_mosaic_kernel *k) {
         for (uint32_t d = 0; d < w->rank; d++) {
             LG_ASSERT(w->block[d] > 0 && w->array[d] % w->block[d] == 0);
             /* The device's tiles: the last two dimensions are whole, or whole tiles. */
-            uint32_t tile = d + 1 == w->rank ? 128 : d + 2 == w->rank ? 32 / elem_bytes[w->elem] : 1;
+            uint32_t tile = d + 1 == w->rank   ? 128
+                            : d + 2 == w->rank ? 32 / elem_bytes[w->elem]
+                                               : 1;
             LG_ASSERT(w->block[d] == w->array[d] || w->block[d] % tile == 0);
         }
         if (w->alias) LG_ASSERT(i >= k->n_in && (uint32_t)w->alias <= k->n_in);
@@ -68,7 +71,8 @@ static void check_windows(const lg_mosaic_kernel *k) {
 
 void lg_mosaic_begin(lg_mosaic *m, const lg_mosaic_kernel *k, lg_buf *out) {
     *m = (lg_mosaic){.out = out, .kernel = k, .depth = 1};
-    LG_ASSERT(k->n_grid <= LG_MOSAIC_GRID && k->n_fetch <= LG_MOSAIC_ARGS && k->n_scratch <= LG_MOSAIC_ARGS);
+    LG_ASSERT(k->n_grid <= LG_MOSAIC_GRID && k->n_fetch <= LG_MOSAIC_ARGS &&
+              k->n_scratch <= LG_MOSAIC_ARGS);
     LG_ASSERT(k->n_in + k->n_out <= LG_MOSAIC_ARGS);
     check_windows(k);
     const lg_mosaic_type i32 = {.form = LG_M_SCALAR, .elem = LG_M_I32};
@@ -76,9 +80,13 @@ void lg_mosaic_begin(lg_mosaic *m, const lg_mosaic_kernel *k, lg_buf *out) {
     for (uint32_t i = 0; i < k->n_fetch; i++)
         m->fetch[i] = (lg_mv){m->n_value++, {LG_M_SMEM, LG_M_I32, 1, {k->fetch[i]}}};
     for (uint32_t i = 0; i < k->n_in + k->n_out; i++)
-        m->win[i] = (lg_mv){m->n_value++, lg_mosaic_vmem(k->win[i].elem, k->win[i].rank, k->win[i].block)};
-    for (uint32_t i = 0; i < k->n_scratch; i++) m->scratch[i] = (lg_mv){m->n_value++, k->scratch[i]};
-    lg_buf_printf(out, "module attributes {stable_mosaic.version = %d : i64} {\n  \"stable_mosaic.func.func\"() ({\n  ^bb0(",
+        m->win[i] = (lg_mv){m->n_value++,
+                            lg_mosaic_vmem(k->win[i].elem, k->win[i].rank, k->win[i].block)};
+    for (uint32_t i = 0; i < k->n_scratch; i++)
+        m->scratch[i] = (lg_mv){m->n_value++, k->scratch[i]};
+    lg_buf_printf(out,
+                  "module attributes {stable_mosaic.version = %d : i64} {\n  "
+                  "\"stable_mosaic.func.func\"() ({\n  ^bb0(",
                   LG_MOSAIC_VERSION);
     put_args(m, true, false);
     lg_buf_puts(out, "):\n");
@@ -90,7 +98,9 @@ static void put_at(lg_mosaic *m, const lg_mosaic_at *at, uint32_t *id) {
     uint32_t r = m->n_value++;
     *id = r;
     if (at->kind == LG_M_AT_ZERO) {
-        lg_buf_printf(out, "    %%%u = \"stable_mosaic.arith.constant\"() {value = 0 : i32} : () -> i32\n", r);
+        lg_buf_printf(
+            out,
+            "    %%%u = \"stable_mosaic.arith.constant\"() {value = 0 : i32} : () -> i32\n", r);
         return;
     }
     if (at->kind == LG_M_AT_GRID) {
@@ -99,9 +109,13 @@ static void put_at(lg_mosaic *m, const lg_mosaic_at *at, uint32_t *id) {
     }
     if (at->kind == LG_M_AT_ADD) {
         uint32_t c = m->n_value++;
-        lg_buf_printf(out, "    %%%u = \"stable_mosaic.arith.constant\"() {value = %u : i32} : () -> i32\n", c, at->add);
+        lg_buf_printf(
+            out,
+            "    %%%u = \"stable_mosaic.arith.constant\"() {value = %u : i32} : () -> i32\n", c,
+            at->add);
         lg_buf_printf(out,
-                      "    %%%u = \"stable_mosaic.arith.addi\"(%%%u, %%%u) {overflowFlags = #arith.overflow<none>}"
+                      "    %%%u = \"stable_mosaic.arith.addi\"(%%%u, %%%u) {overflowFlags = "
+                      "#arith.overflow<none>}"
                       " : (i32, i32) -> i32\n",
                       r, m->grid[at->g].id, c);
         return;
@@ -109,10 +123,16 @@ static void put_at(lg_mosaic *m, const lg_mosaic_at *at, uint32_t *id) {
     LG_ASSERT(at->fetch < m->kernel->n_fetch);
     uint32_t c = m->n_value++;
     if (at->g < 0)
-        lg_buf_printf(out, "    %%%u = \"stable_mosaic.arith.constant\"() {value = %u : index} : () -> index\n", c, at->add);
+        lg_buf_printf(out,
+                      "    %%%u = \"stable_mosaic.arith.constant\"() {value = %u : index} : () "
+                      "-> index\n",
+                      c, at->add);
     else
-        lg_buf_printf(out, "    %%%u = \"stable_mosaic.arith.index_cast\"(%%%u) : (i32) -> index\n", c, m->grid[at->g].id);
-    lg_buf_printf(out, "    %%%u = \"stable_mosaic.memref.load\"(%%%u, %%%u) : (", r, m->fetch[at->fetch].id, c);
+        lg_buf_printf(out,
+                      "    %%%u = \"stable_mosaic.arith.index_cast\"(%%%u) : (i32) -> index\n",
+                      c, m->grid[at->g].id);
+    lg_buf_printf(out, "    %%%u = \"stable_mosaic.memref.load\"(%%%u, %%%u) : (", r,
+                  m->fetch[at->fetch].id, c);
     put_memref(out, 1, &m->kernel->fetch[at->fetch], LG_M_I32, "smem");
     lg_buf_puts(out, ", index) -> i32\n");
 }
@@ -141,18 +161,22 @@ void lg_mosaic_end(lg_mosaic *m) {
     const lg_mosaic_kernel *k = m->kernel;
     lg_buf *out = m->out;
     LG_ASSERT(m->depth == 1);
-    lg_buf_puts(out, "    \"stable_mosaic.func.return\"() : () -> ()\n  }) {sym_name = \"main\", function_type = (");
+    lg_buf_puts(out, "    \"stable_mosaic.func.return\"() : () -> ()\n  }) {sym_name = "
+                     "\"main\", function_type = (");
     put_args(m, false, false);
     lg_buf_puts(out, ") -> (),\n      dimension_semantics = [");
     for (uint32_t i = 0; i < k->n_grid; i++)
         lg_buf_printf(out, "%s#tpu.dimension_semantics<arbitrary>", i ? ", " : "");
     lg_buf_puts(out, "], iteration_bounds = array<i64: ");
     put_dims(out, k->n_grid, k->grid, ", ");
-    lg_buf_printf(out, ">, scalar_prefetch = %u : i64, scratch_operands = %u : i64, tpu.core_type = #tpu.core_type<tc>,\n"
-                       "      window_params = [",
+    lg_buf_printf(out,
+                  ">, scalar_prefetch = %u : i64, scratch_operands = %u : i64, tpu.core_type = "
+                  "#tpu.core_type<tc>,\n"
+                  "      window_params = [",
                   k->n_fetch, k->n_scratch);
     for (uint32_t i = 0; i < k->n_in + k->n_out; i++) {
-        lg_buf_printf(out, "%s{transform_indices = @place_%u, window_bounds = array<i64: ", i ? ", " : "", i);
+        lg_buf_printf(out, "%s{transform_indices = @place_%u, window_bounds = array<i64: ",
+                      i ? ", " : "", i);
         put_dims(out, k->win[i].rank, k->win[i].block, ", ");
         lg_buf_puts(out, ">}");
     }
@@ -174,13 +198,14 @@ void lg_mosaic_window_type(const lg_mosaic_kernel *k, uint32_t i, lg_buf *out) {
 }
 
 static void put_base64(lg_buf *out, const char *s, size_t n) {
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char digit[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (size_t i = 0; i < n; i += 3) {
         uint32_t v = (uint32_t)(unsigned char)s[i] << 16;
         if (i + 1 < n) v |= (uint32_t)(unsigned char)s[i + 1] << 8;
         if (i + 2 < n) v |= (unsigned char)s[i + 2];
-        char four[4] = {digit[v >> 18], digit[v >> 12 & 63], i + 1 < n ? digit[v >> 6 & 63] : '=',
-                        i + 2 < n ? digit[v & 63] : '='};
+        char four[4] = {digit[v >> 18], digit[v >> 12 & 63],
+                        i + 1 < n ? digit[v >> 6 & 63] : '=', i + 2 < n ? digit[v & 63] : '='};
         lg_buf_put(out, four, 4);
     }
 }
@@ -200,25 +225,31 @@ static void put_aliases(const lg_mosaic_kernel *k, lg_buf *out) {
         lg_buf_puts(out, n++ ? ", " : ", output_operand_aliases = [");
         lg_buf_puts(out, "#stablehlo.output_operand_alias<output_tuple_indices = [");
         if (k->n_out > 1) lg_buf_printf(out, "%u", i);
-        lg_buf_printf(out, "], operand_index = %u, operand_tuple_indices = []>", k->n_fetch + (uint32_t)alias - 1);
+        lg_buf_printf(out, "], operand_index = %u, operand_tuple_indices = []>",
+                      k->n_fetch + (uint32_t)alias - 1);
     }
     if (n) lg_buf_putc(out, ']');
 }
 
-void lg_mosaic_call(const lg_mosaic_kernel *k, const char *body, size_t body_bytes, const char *result,
-                    const char *operands, lg_buf *out) {
+void lg_mosaic_call(const lg_mosaic_kernel *k, const char *body, size_t body_bytes,
+                    const char *result, const char *operands, lg_buf *out) {
     uint32_t n = 0;
     lg_buf_printf(out, "%%%s", result);
     if (k->n_out > 1) lg_buf_printf(out, ":%u", k->n_out);
     lg_buf_printf(out,
-                  " = \"stablehlo.custom_call\"(%s) {call_target_name = \"tpu_custom_call\", api_version = 1 : i32, "
-                  "has_side_effect = false, kernel_name = \"%s\", backend_config = \"{\\22custom_call_config\\22: {\\22body\\22: \\22",
+                  " = \"stablehlo.custom_call\"(%s) {call_target_name = \"tpu_custom_call\", "
+                  "api_version = 1 : i32, "
+                  "has_side_effect = false, kernel_name = \"%s\", backend_config = "
+                  "\"{\\22custom_call_config\\22: {\\22body\\22: \\22",
                   operands, k->name);
     put_base64(out, body, body_bytes);
-    lg_buf_puts(out, "\\22, \\22serialization_format\\22: 1, \\22needs_layout_passes\\22: true");
+    lg_buf_puts(out,
+                "\\22, \\22serialization_format\\22: 1, \\22needs_layout_passes\\22: true");
     lg_buf_putc(out, '}');
     if (k->vmem_kib)
-        lg_buf_printf(out, ", \\22scoped_memory_configs\\22: [{\\22memory_space\\22: 1, \\22offset\\22: 0, \\22size\\22: %llu}]",
+        lg_buf_printf(out,
+                      ", \\22scoped_memory_configs\\22: [{\\22memory_space\\22: 1, "
+                      "\\22offset\\22: 0, \\22size\\22: %llu}]",
                       (unsigned long long)k->vmem_kib * 1024);
     lg_buf_puts(out, "}\", operand_layouts = [");
     for (uint32_t i = 0; i < k->n_fetch; i++) {

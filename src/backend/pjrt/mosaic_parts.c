@@ -14,8 +14,10 @@ lg_mv lg_mosaic_sigmoid(lg_mosaic *m, lg_mv x) {
 /* max(x, 0) + log1p(exp(-|x|)). */
 lg_mv lg_mosaic_softplus(lg_mosaic *m, lg_mv x) {
     lg_mv zero = lg_mosaic_fill_f32(m, x.type.dim[0], x.type.dim[1], 0.0f);
-    lg_mv e = lg_mosaic_un(m, "math.exp", lg_mosaic_un(m, "arith.negf", lg_mosaic_un(m, "math.absf", x)));
-    return lg_mosaic_bin(m, "arith.addf", lg_mosaic_bin(m, "arith.maximumf", x, zero), lg_mosaic_un(m, "math.log1p", e));
+    lg_mv e = lg_mosaic_un(m, "math.exp",
+                           lg_mosaic_un(m, "arith.negf", lg_mosaic_un(m, "math.absf", x)));
+    return lg_mosaic_bin(m, "arith.addf", lg_mosaic_bin(m, "arith.maximumf", x, zero),
+                         lg_mosaic_un(m, "math.log1p", e));
 }
 
 lg_mv lg_mosaic_mul(lg_mosaic *m, lg_mv x, lg_mv y) {
@@ -34,12 +36,14 @@ lg_mv lg_mosaic_sub(lg_mosaic *m, lg_mv x, lg_mv y) {
 lg_mv lg_mosaic_column(lg_mosaic *m, lg_mv row) {
     uint32_t n = row.type.dim[1];
     lg_mv eye = lg_mosaic_cmp(m, 0, lg_mosaic_iota(m, n, n, 0), lg_mosaic_iota(m, n, n, 1));
-    lg_mv diag = lg_mosaic_select(m, eye, lg_mosaic_spread(m, row, n, n), lg_mosaic_fill_f32(m, n, n, 0.0f));
+    lg_mv diag = lg_mosaic_select(m, eye, lg_mosaic_spread(m, row, n, n),
+                                  lg_mosaic_fill_f32(m, n, n, 0.0f));
     return lg_mosaic_sum(m, diag, 1);
 }
 
 /* A block of a window whose leading dimensions are 1, as a matrix of F32. */
-lg_mv lg_mosaic_load_rows(lg_mosaic *m, lg_mv ref, const lg_mv *idx, uint32_t rows, uint32_t cols) {
+lg_mv lg_mosaic_load_rows(lg_mosaic *m, lg_mv ref, const lg_mv *idx, uint32_t rows,
+                          uint32_t cols) {
     uint32_t shape[LG_MOSAIC_RANK];
     for (uint32_t i = 0; i < ref.type.rank; i++) shape[i] = 1;
     shape[ref.type.rank - 2] = rows;
@@ -84,6 +88,7 @@ lg_mosaic_at lg_mosaic_fetch_at(uint32_t fetch, int g, uint32_t add) {
 }
 
 void lg_mosaic_limit(lg_mosaic_kernel *k) {
-    uint64_t kib = lg_mosaic_vmem_bytes(k) / 1024 + 4096; /* beside windows and scratch: what the body spills */
+    uint64_t kib = lg_mosaic_vmem_bytes(k) / 1024 +
+                   4096; /* beside windows and scratch: what the body spills */
     k->vmem_kib = kib > 16 * 1024 ? (uint32_t)kib : 0;
 }
