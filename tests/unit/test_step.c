@@ -1,0 +1,352 @@
+/* test_step.c - the step's programs on XLA's CPU plugin against reference tensors: every golden model and every tensor; then the
+ * looped form, both forms of the experts, ragged and split batches, narrow types, and what padding may not touch. */
+#include "golden.h"
+#include "pjrt_rig.h"
+#include "rig.h"
+#include "step_rig.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#define N_SLOT   6
+#define N_PAGE   33
+#define MAX_KIND 48
+
+static lg_pjrt_client *client;
+static lg_pool *pool;
+
+static const uint32_t pages[4][6] = {{7, 2, 19, 0, 11, 5},
+                                     {3, 21, 8, 14, 1, 23},
+                                     {9, 4, 17, 6, 22, 10},
+                                     {12, 20, 15, 13, 16, 18}};
+
+/* One prompt of up to 257 rows; four sequences of one row; four prompts. */
+static const lg_pjrt_bucket prompt_bucket = {
+    .n_many = 1, .n_row = 257, .n_page = 6, .n_out = 257, .logits = true, .trace = true};
+static const lg_pjrt_bucket decode_bucket = {
+    .n_one = 4, .n_page = 6, .n_out = 4, .logits = true};
+static const lg_pjrt_bucket ragged_bucket = {
+    .n_many = 4, .n_row = 97, .n_page = 6, .n_out = 199, .logits = true};
+
+/* Worst error of one kind of tensor. */
+typedef struct kind_row {
+    char kind[64];
+    uint32_t n_tensor;
+    double worst, tol;
+} kind_row;
+
+typedef struct model_case {
+    const char *name;
+    lg_weights *w;
+    step_rig rig;
+    golden gold;
+    kind_row kind[MAX_KIND];
+    uint32_t n_kind;
+} model_case;
+
+/* As in test_golden.c. */
+static double tolerance(const model_case *m, const char *tensor, const char *kind) {
+    bool first = strcmp(m->name, "tiny-moe") == 0 && strncmp(tensor, "p1.", 3) == 0;
+    if (strcmp(kind, "logits") == 0 || strcmp(kind, "decode_logits") == 0)
+        return first ? 1e-2 : 1e-3;
+    if (strcmp(kind, "hidden") == 0 || strcmp(kind, "conv") == 0) return first ? 2e-3 : 5e-4;
+    if (strcmp(kind, "state") == 0) return first ? 5e-4 : 1e-4;
+    if (strcmp(kind, "gdn.gated_norm") == 0) return 1e-3;
+    return 5e-4;
+}
+
+static void note(model_case *m, const golden_tensor *t, double diff) {
+    char kind[64];
+    golden_kind(t, kind, sizeof kind);
+    double tol = tolerance(m, t->name, kind);
+    if (tolerance(m, "", kind) != tol) strcat(kind, " (p1)");
+    uint32_t i = 0;
+    while (i < m->n_kind && strcmp(m->kind[i].kind, kind) != 0) i++;
+    assert_true(i < MAX_KIND);
+    kind_row *row = &m->kind[i];
+    if (i == m->n_kind) {
+        m->n_kind++;
+        snprintf(row->kind, sizeof row->kind, "%s", kind);
+    }
+    row->n_tensor += !t->seen;
+    row->tol = tol;
+    if (diff > row->worst) row->worst = diff;
+    if (!(diff <= tol))
+        fail_msg("%s: %s differs by %g, allowed %g", m->name, t->name, diff, tol);
+}
+
+static void compare(model_case *m, golden_tensor *t, size_t from, const float *x, size_t n) {
+    assert_true(from + n <= t->n);
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d =
+            fabs((t->f ? (double)t->f[from + i] : (double)t->i[from + i]) - (double)x[i]);
+        if (!(d <= worst)) worst = isnan(d) ? INFINITY : d;
+    }
+    note(m, t, worst);
+    t->seen = true;
+}
+
+static golden_tensor *must_find(model_case *m, const char *prompt, const char *what) {
+    golden_tensor *t = golden_find(&m->gold, "%s.%s", prompt, what);
+    if (!t) fail_msg("%s: no tensor %s.%s", m->name, prompt, what);
+    return t;
+}
+
+static const uint32_t *ids_of(model_case *m, const char *prompt, uint32_t *n) {
+    golden_tensor *t = must_find(m, prompt, "ids");
+    t->seen = true;
+    *n = (uint32_t)t->n;
+    return (const uint32_t *)t->i;
+}
+
+static step_rig_seq rows(uint32_t slot, uint32_t pos, const uint32_t *tok, uint32_t n,
+                         uint32_t n_out) {
+    return (step_rig_seq){.slot = slot,
+                          .pos = pos,
+                          .page = pages[slot],
+                          .n_page = 6,
+                          .tok = tok,
+                          .n_tok = n,
+                          .n_out = n_out};
+}
+
+static void run(model_case *m, const lg_pjrt_bucket *b, const step_rig_seq *seq, uint32_t n_seq,
+                uint32_t n_one, bool debug) {
+    step_rig_batch batch = {seq, n_seq, n_one};
+    step_rig_step(&m->rig, b, &batch, debug);
+}
+
+static void check_states(model_case *m, const char *prompt, uint32_t slot) {
+    const lg_config *c = &m->w->cfg;
+    size_t conv = 3 * (size_t)lg_config_conv_dim(c),
+           n_s = (size_t)c->n_v_head * c->d_k * c->d_v, n, at = 0;
+    float *s = step_rig_pool(&m->rig, LG_PJRT_POOL_S, 0, &n),
+          *u = step_rig_pool(&m->rig, LG_PJRT_POOL_CONV, 0, &n);
+    for (uint32_t l = 0; l < c->n_layer; l++) {
+        if (c->layer[l] == LG_LAYER_ATTN) continue;
+        golden_tensor *ts = golden_find(&m->gold, "%s.state.L%u", prompt, l);
+        golden_tensor *tc = golden_find(&m->gold, "%s.conv.L%u", prompt, l);
+        size_t row = at++ * N_SLOT + slot;
+        if (!ts || !tc) continue;
+        compare(m, ts, 0, s + row * n_s, n_s);
+        compare(m, tc, conv / 3, u + row * conv, conv); /* the oldest of four is not kept */
+    }
+    lg_mem_free(s);
+    lg_mem_free(u);
+}
+
+static void check_hidden(model_case *m, const char *prompt, uint32_t n) {
+    golden_tensor *t = must_find(m, prompt, "hidden");
+    size_t keep = t->shape[1], width = t->shape[2];
+    for (size_t l = 0; l < t->shape[0]; l++)
+        compare(m, t, l * keep * width,
+                m->rig.trace + (l * prompt_bucket.n_row + n - keep) * width, keep * width);
+}
+
+/* Greedy steps of up to four sequences side by side: ids exact, on the device as on the host, logits within tolerance. */
+static void check_decode(model_case *m, const char *const *prompt, const uint32_t *n,
+                         const float *const *last, const int32_t *last_id, uint32_t n_seq) {
+    uint32_t n_vocab = m->w->cfg.n_vocab, id[4];
+    const float *row[4];
+    int32_t got[4];
+    for (uint32_t i = 0; i < n_seq; i++) {
+        row[i] = last[i];
+        got[i] = last_id[i];
+    }
+    uint32_t n_step = (uint32_t)must_find(m, prompt[0], "decode_ids")->n;
+    for (uint32_t j = 0; j < n_step; j++) {
+        step_rig_seq seq[4];
+        for (uint32_t i = 0; i < n_seq; i++) {
+            golden_tensor *ids = must_find(m, prompt[i], "decode_ids"),
+                          *want = must_find(m, prompt[i], "decode_logits");
+            ids->seen = true;
+            compare(m, want, (size_t)j * n_vocab, row[i], n_vocab);
+            id[i] = rig_argmax(row[i], n_vocab);
+            assert_int_equal(id[i], ids->i[j]);
+            assert_int_equal(got[i], ids->i[j]);
+            seq[i] = rows(i, n[i] + j, &id[i], 1, 1);
+        }
+        if (j + 1 == n_step) break;
+        run(m, &decode_bucket, seq, n_seq, n_seq, false);
+        for (uint32_t i = 0; i < n_seq; i++) {
+            row[i] = m->rig.logits + i * n_vocab;
+            got[i] = m->rig.id[i];
+        }
+    }
+}
+
+static void check_prompt(model_case *m, const char *prompt) {
+    uint32_t n, n_vocab = m->w->cfg.n_vocab;
+    const uint32_t *ids = ids_of(m, prompt, &n);
+    step_rig_seq seq = rows(0, 0, ids, n, n);
+    run(m, &prompt_bucket, &seq, 1, 0, false);
+    compare(m, must_find(m, prompt, "logits"), 0, m->rig.logits, (size_t)n * n_vocab);
+    check_hidden(m, prompt, n);
+    check_states(m, prompt, 0);
+    float *last = lg_mem_calloc(n_vocab, sizeof *last);
+    memcpy(last, m->rig.logits + (size_t)(n - 1) * n_vocab, n_vocab * sizeof *last);
+    int32_t id = m->rig.id[n - 1];
+    check_decode(m, &prompt, &n, (const float *const[]){last}, &id, 1);
+    lg_mem_free(last);
+}
+
+/* Every intermediate of p65. */
+static void check_trace(model_case *m) {
+    if (!golden_find(&m->gold, "p65.ids")) return;
+    uint32_t n;
+    const uint32_t *ids = ids_of(m, "p65", &n);
+    lg_pjrt_bucket b = {.n_many = 1, .n_row = n, .n_page = 6, .n_out = 1};
+    step_rig_seq seq = rows(2, 0, ids, n, 1);
+    run(m, &b, &seq, 1, 0, true);
+    for (uint32_t i = 0; i < m->rig.debug.n; i++) {
+        int layer = m->rig.debug.item[i].layer;
+        const char *name = m->rig.debug.item[i].name;
+        golden_tensor *t = layer < 0 ? golden_find(&m->gold, "trace.%s", name)
+                                     : golden_find(&m->gold, "trace.L%d.%s", layer, name);
+        if (!t) fail_msg("%s: no reference for %s of layer %d", m->name, name, layer);
+        assert_int_equal(t->n, lg_hlo_count(m->rig.debug.item[i].type));
+        compare(m, t, 0, m->rig.item[i], t->n);
+    }
+}
+
+static void check_two_segments(model_case *m) {
+    golden_tensor *t = golden_find(&m->gold, "twoseg.logits");
+    if (!t) return;
+    uint32_t n, n_vocab = m->w->cfg.n_vocab;
+    const uint32_t *ids = ids_of(m, "p257", &n);
+    uint32_t cut = n - (uint32_t)t->shape[0];
+    step_rig_seq seq = rows(1, 0, ids, cut, 0);
+    run(m, &prompt_bucket, &seq, 1, 0, false);
+    seq = rows(1, cut, ids + cut, n - cut, n - cut);
+    run(m, &prompt_bucket, &seq, 1, 0, false);
+    compare(m, t, 0, m->rig.logits, (size_t)(n - cut) * n_vocab);
+    check_states(m, "p257", 1);
+}
+
+/* The ragged prompts in one batch, decoded together. */
+static void check_ragged(model_case *m) {
+    if (!golden_find(&m->gold, "ragged0.ids")) return;
+    static const char *const name[4] = {"ragged0", "ragged1", "ragged2", "ragged3"};
+    uint32_t n[4], n_vocab = m->w->cfg.n_vocab;
+    step_rig_seq seq[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t *ids = ids_of(m, name[i], &n[i]);
+        seq[i] = rows(i, 0, ids, n[i], n[i]);
+    }
+    run(m, &ragged_bucket, seq, 4, 0, false);
+    const float *row = m->rig.logits;
+    const int32_t *got = m->rig.id;
+    float *last = lg_mem_calloc(4 * (size_t)n_vocab, sizeof *last);
+    int32_t id[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        compare(m, must_find(m, name[i], "logits"), 0, row, (size_t)n[i] * n_vocab);
+        row += (size_t)n[i] * n_vocab;
+        got += n[i];
+        memcpy(last + (size_t)i * n_vocab, row - n_vocab, n_vocab * sizeof *last);
+        id[i] = got[-1];
+    }
+    const float *const at[4] = {last, last + n_vocab, last + 2 * n_vocab, last + 3 * n_vocab};
+    check_decode(m, name, n, at, id, 4);
+    lg_mem_free(last);
+}
+
+static void report(model_case *m) {
+    for (size_t i = 0; i < m->gold.n; i++)
+        if (!m->gold.tensor[i].seen && strncmp(m->gold.tensor[i].name, "mtp.", 4) != 0)
+            fail_msg("%s: tensor %s was not compared", m->name, m->gold.tensor[i].name);
+    for (uint32_t i = 0; i < m->n_kind; i++)
+        printf("  %-14s %-22s %4u tensors  max error %.2e, allowed %.0e\n", m->name,
+               m->kind[i].kind, m->kind[i].n_tensor, m->kind[i].worst, m->kind[i].tol);
+    printf("  %-14s compiled %u programs in %.1f s\n", m->name, m->rig.n_exe, m->rig.compile_s);
+}
+
+static lg_pjrt_model plain(void) {
+    return (lg_pjrt_model){.n_device = 1,
+                           .weight = LG_PJRT_F32,
+                           .kv = LG_PJRT_F32,
+                           .state = LG_PJRT_F32,
+                           .n_slot = N_SLOT,
+                           .n_page = N_PAGE,
+                           .n_ctx = 512,
+                           .unrolled = true};
+}
+
+static void open_model(model_case *m, const char *name, lg_pjrt_model how) {
+    char models[512], goldens[512], path[1100];
+    lg_err err = {0};
+    memset(m, 0, sizeof *m);
+    m->name = name;
+    assert_true(rig_data(0, models, goldens));
+    snprintf(path, sizeof path, "%s/%s", models, name);
+    if (lg_weights_open(path, pool, NULL, NULL, &m->w, &err) != LG_OK) fail_msg("%s", err.msg);
+    snprintf(path, sizeof path, "%s/%s.safetensors", goldens, name);
+    if (golden_open(&m->gold, path, &err) != LG_OK) fail_msg("%s", err.msg);
+    how.n_sample_vocab = m->w->cfg.n_vocab;
+    step_rig_open(&m->rig, client, m->w, &how);
+}
+
+static void close_model(model_case *m) {
+    step_rig_close(&m->rig);
+    lg_weights_close(&m->w);
+    golden_close(&m->gold);
+}
+
+static model_case one;
+
+#define NEEDS_PLUGIN                                                                           \
+    if (!client) skip()
+
+static void check_all(const char *name) {
+    static const char *const prompts[] = {"p1", "p5", "p64", "p65", "p130", "p257"};
+    open_model(&one, name, plain());
+    for (size_t i = 0; i < LG_COUNT(prompts); i++)
+        if (golden_find(&one.gold, "%s.ids", prompts[i])) check_prompt(&one, prompts[i]);
+    check_trace(&one);
+    check_two_segments(&one);
+    check_ragged(&one);
+    report(&one);
+    close_model(&one);
+}
+
+static void test_goldens(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    check_all("tiny-moe");
+    check_all("tiny-moe-fp8");
+    check_all("tiny-dense");
+    check_all("tiny-dense-r3");
+}
+
+static int start(void **state) {
+    (void)state;
+    lg_err err;
+    lg_pjrt_options o;
+    lg_pjrt_plugin *plugin = NULL;
+    const char *path = pjrt_rig_path("cpu");
+    if (lg_pool_open(2, &pool, &err) != LG_OK) return 1;
+    if (!path) return 0;
+    if (lg_pjrt_plugin_open(path, &plugin, &err) == LG_OK &&
+        lg_pjrt_options_parse("cpu_device_count=8", &o, &err) == LG_OK &&
+        lg_pjrt_client_open(plugin, &o, &client, &err) == LG_OK)
+        return 0;
+    printf("%s\n", err.msg);
+    return 1;
+}
+
+static int finish(void **state) {
+    (void)state;
+    lg_pjrt_client_close(&client);
+    lg_pool_close(&pool);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goldens)};
+    return cmocka_run_group_tests(tests, start, finish);
+}
