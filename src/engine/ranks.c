@@ -37,6 +37,7 @@ typedef struct report {
     uint64_t weight_bytes, memory_bytes;
     bool memory_asked;
     uint64_t place_hash, rest_sum;
+    uint32_t packed; /* lg_packed_state */
 } report;
 
 static lg_status fail_report(report *me, lg_status st, const lg_err *err) {
@@ -149,6 +150,21 @@ static lg_status check_how(const lg_ranks_opt *o, lg_err *err) {
     return LG_OK;
 }
 
+/* Any rank of this machine. */
+static bool machine_holds(const void *ctx, uint32_t layer, uint32_t e) {
+    const lg_ranks *r = ctx;
+    for (uint32_t k = 0; k < r->comm.n_rank; k++)
+        if (r->comm.node[k] == r->comm.node[r->comm.rank] &&
+            lg_place_holds(&r->place, k, layer, e))
+            return true;
+    return false;
+}
+
+/* With files of packed weights the ranks of a machine map one, which has what each of them needs: what all have is there once. */
+static bool shares_file(const lg_ranks *r, const lg_options *opt) {
+    return opt->pack_dir && r->n_local > 1;
+}
+
 /* Rank 0 reads the load profile, all make the same placement of it. */
 static lg_status place(lg_ranks *r, const lg_config *c, lg_err *err) {
     size_t n = (size_t)c->n_layer * c->n_expert;
@@ -214,7 +230,8 @@ static lg_status verify(lg_ranks *r, const lg_weights *w, lg_pool *pool, lg_err 
         st = LG_FAIL(err, LG_E_NOMEM, "checksums: no memory");
         fail_report(&me, st, err);
     } else {
-        lg_weights_sum_experts(w, pool, sum);
+        lg_weights_part mine = {holds, r};
+        lg_weights_sum_experts(w, &mine, pool, sum);
     }
     if (!all) goto done; /* too little for anything: the group ends */
     if (gather(r, "checksums", &me, all) != LG_OK) {
@@ -249,7 +266,8 @@ static lg_status prepare(lg_ranks *r, const lg_options *opt, int n_thread, uint3
                          report *all, lg_budget *b, lg_err *err) {
     report me = {0};
     lg_weights *w = NULL, *part = NULL;
-    lg_weights_part mine = {holds, r};
+    bool shared = shares_file(r, opt);
+    lg_weights_part mine = {shared ? machine_holds : holds, r};
     snprintf(me.version, sizeof me.version, "%.120s", lg_version());
     me.kv = opt->kv == LG_KV_DEFAULT ? LG_KV_F16 : opt->kv;
     lg_status st = lg_weights_check(opt->model_path, &w, err);
@@ -266,7 +284,7 @@ static lg_status prepare(lg_ranks *r, const lg_options *opt, int n_thread, uint3
     LG_TRY_GOTO(place(r, &w->cfg, err), st, done);
     st = lg_weights_check_part(opt->model_path, &mine, &part, err);
     if (st == LG_OK)
-        me.weight_bytes = part->weight_bytes;
+        me.weight_bytes = part->weight_bytes / (shared ? r->n_local : 1);
     else
         fail_report(&me, st, err);
     me.memory_bytes =
@@ -284,6 +302,49 @@ done:
     lg_weights_close(&w);
     lg_weights_close(&part);
     return st;
+}
+
+/* The first rank of a rank's machine. */
+static uint32_t first_of(const lg_ranks *r, uint32_t rank) {
+    uint32_t k = 0;
+    while (r->comm.node[k] != r->comm.node[rank]) k++;
+    return k;
+}
+
+/* The end of a stage in which some ranks loaded weights: me->packed of all is known to all afterwards. */
+static lg_status meet(lg_ranks *r, lg_status st, const report *me, report *all,
+                      uint32_t packed[LG_MAX_RANK], lg_err *err) {
+    report said = *me;
+    if (st != LG_OK) fail_report(&said, st, err);
+    if (gather(r, "weights", &said, all) != LG_OK) return lost(r, err);
+    LG_TRY(judge(r, r->comm.rank ? LG_OK : first_failure(r, all, err), err));
+    for (uint32_t k = 0; r->comm.rank == 0 && k < r->comm.n_rank; k++)
+        packed[k] = all[k].packed;
+    if (spread(r, packed, LG_MAX_RANK * sizeof *packed) != LG_OK) return lost(r, err);
+    return LG_OK;
+}
+
+/* One rank of each machine packs for all of it, or maps what is there; then the others map it.  Where no file could be written
+ * each rank has its own copy of its part. */
+static lg_status open_weights(lg_ranks *r, const lg_options *opt, lg_pool *pool, report *all,
+                              lg_weights **w, lg_err *err) {
+    uint32_t packed[LG_MAX_RANK] = {0}, first = first_of(r, r->comm.rank);
+    bool shared = shares_file(r, opt), leads = first == r->comm.rank;
+    lg_weights_part own = {holds, r}, machine = {machine_holds, r};
+    report me = {0};
+    lg_status st = LG_OK;
+    if (!shared || leads)
+        st = lg_weights_open_packed(opt->model_path, shared ? &machine : &own, opt->pack_dir,
+                                    pool, opt->progress, opt->progress_ctx, w, err);
+    if (st == LG_OK && *w) me.packed = (*w)->packed;
+    LG_TRY(meet(r, st, &me, all, packed, err));
+    bool file = packed[first] != LG_PACKED_NO;
+    if (shared && leads && !file) lg_weights_close(w);
+    if (shared && !*w)
+        st = lg_weights_open_packed(opt->model_path, file ? &machine : &own,
+                                    file ? opt->pack_dir : NULL, pool, opt->progress,
+                                    opt->progress_ctx, w, err);
+    return meet(r, st, &me, all, packed, err);
 }
 
 /* How fast messages are, and what each exchange would cost; rank 0 says it. */
@@ -321,17 +382,7 @@ lg_status lg_ranks_load(lg_ranks *r, const lg_options *opt, lg_pool *pool, uint3
     if (!all) return LG_FAIL(err, LG_E_NOMEM, "ranks: no memory");
     *w = NULL;
     lg_status st = prepare(r, opt, lg_pool_n_thread(pool), n_token, all, b, err);
-    if (st == LG_OK) {
-        report me = {0};
-        lg_weights_part mine = {holds, r};
-        st = lg_weights_open_packed(opt->model_path, &mine, opt->pack_dir, pool, opt->progress,
-                                    opt->progress_ctx, w, err);
-        if (st != LG_OK) fail_report(&me, st, err);
-        if (gather(r, "weights", &me, all) != LG_OK)
-            st = lost(r, err);
-        else
-            st = judge(r, r->comm.rank ? LG_OK : first_failure(r, all, err), err);
-    }
+    if (st == LG_OK) st = open_weights(r, opt, pool, all, w, err);
     if (st == LG_OK) st = verify(r, *w, pool, err);
     if (st == LG_OK) st = measure_links(r, &(*w)->cfg, err);
     lg_mem_free(all);

@@ -133,7 +133,9 @@ typedef struct lg_link_client {
     int pid;       /* the process started: the worker, or the launcher of a group; 0 = none */
     int listen_fd; /* where the worker of a launcher will connect; -1 = none, or it has */
     char dir
-        [64]; /* private folder of a launcher: its socket "link" and what MPI keeps; "" = none */
+        [64]; /* private folder of a launcher: its socket "link" and what MPI keeps; "" = none.
+               * lignum-PID-XXXXXX, so that a later gateway can tell that of one that was killed and remove it */
+    int dir_fd; /* open on it, with a lock */
     lg_buf out; /* frames not written yet */
     lg_link_reader reader;
 } lg_link_client;

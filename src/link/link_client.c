@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -94,16 +96,51 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
 static void remove_dir(lg_link_client *c) {
     if (c->listen_fd >= 0) close(c->listen_fd);
     c->listen_fd = -1;
-    if (c->dir[0]) nftw(c->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    if (c->dir[0]) {
+        nftw(c->dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+        if (c->dir_fd >= 0) close(c->dir_fd); /* and its lock */
+    }
     c->dir[0] = 0;
+}
+
+/* Whether the gateway that made a folder is gone: its process is, and so is the lock that it holds until its end, which also another
+ * PID namespace sees. */
+static bool is_stale(const char *dir, pid_t owner) {
+    struct stat info;
+    if (owner <= 0 || owner == getpid() || kill(owner, 0) == 0 || errno != ESRCH) return false;
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return false;
+    bool stale =
+        fstat(fd, &info) == 0 && info.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    close(fd);
+    return stale;
+}
+
+/* Folders of gateways that were killed: lignum-PID-XXXXXX of this user. */
+static void remove_stale(const char *place) {
+    DIR *d = opendir(place);
+    const struct dirent *e;
+    char dir[320], rest[8];
+    while (d && (e = readdir(d))) {
+        int owner = 0;
+        if (sscanf(e->d_name, "lignum-%d-%7s", &owner, rest) != 2 || strlen(rest) != 6)
+            continue;
+        snprintf(dir, sizeof dir, "%s/%s", place, e->d_name);
+        if (is_stale(dir, owner)) nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    }
+    if (d) closedir(d);
 }
 
 /* A folder in memory where there is one: MPI keeps its shared segments there. */
 static bool make_dir(lg_link_client *c) {
     static const char *const place[] = {"/dev/shm", "/tmp"};
     for (size_t i = 0; i < LG_COUNT(place); i++) {
-        snprintf(c->dir, sizeof c->dir, "%s/lignum-XXXXXX", place[i]);
-        if (mkdtemp(c->dir)) return true; /* mode 0700 */
+        remove_stale(place[i]);
+        snprintf(c->dir, sizeof c->dir, "%s/lignum-%d-XXXXXX", place[i], (int)getpid());
+        if (!mkdtemp(c->dir)) continue; /* mode 0700 */
+        c->dir_fd = open(c->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (c->dir_fd >= 0) flock(c->dir_fd, LOCK_EX | LOCK_NB);
+        return true;
     }
     c->dir[0] = 0;
     return false;

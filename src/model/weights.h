@@ -99,8 +99,10 @@ lg_status lg_weights_verify_packed(const lg_weights *w, lg_pool *pool, lg_err *e
 
 /* ---- weights_sum.c: checksums of what lies in memory, as the kernels read it ---- */
 
-/* sum[layer * n_expert + e]: panels and scales of each routed expert, never 0; 0 for one that is not loaded. */
-void lg_weights_sum_experts(const lg_weights *w, lg_pool *pool, uint64_t *sum);
+/* sum[layer * n_expert + e]: panels and scales of each routed expert, never 0; 0 for one that is not loaded or not of this part (NULL:
+ * all are). */
+void lg_weights_sum_experts(const lg_weights *w, const lg_weights_part *part, lg_pool *pool,
+                            uint64_t *sum);
 
 /* Everything else, shapes included: the same in every process that has loaded this model, whatever its part. */
 uint64_t lg_weights_sum_rest(const lg_weights *w, lg_pool *pool);

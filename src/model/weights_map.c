@@ -252,7 +252,10 @@ lg_weights_job *lg_weights_put(lg_weights_walk *k, lg_dtype type, uint32_t n_out
     uint64_t bytes = lg_pack_bytes(type, n_out, n_in);
     *m = (lg_mat){.type = type, .n_out = n_out, .n_in = n_in};
     k->n_param += (uint64_t)n_out * n_in;
-    if (k->elsewhere) return NULL;
+    if (k->elsewhere) { /* two parts with as many experts each are two plans */
+        k->plan = lg_hash_add(k->plan, "elsewhere", 9);
+        return NULL;
+    }
     const uint64_t plan[] = {(uint64_t)type, n_out, n_in, k->arena.used_bytes};
     k->plan = lg_hash_add(k->plan, plan, sizeof plan);
     void *dst = lg_arena_take(&k->arena, 1, bytes);

@@ -30,22 +30,24 @@ static uint64_t add_mlp(uint64_t h, const lg_mlp_w *m) {
 
 typedef struct sum_ctx {
     const lg_weights *w;
+    const lg_weights_part *part;
     uint64_t *sum;
 } sum_ctx;
 
 static void expert_task(void *ctx, size_t task, int thread) {
     (void)thread;
     const sum_ctx *c = ctx;
-    uint32_t n = c->w->cfg.n_expert;
-    const lg_mlp_w *m = &c->w->layer[task / n].expert[task % n];
+    uint32_t n = c->w->cfg.n_expert, l = (uint32_t)(task / n), e = (uint32_t)(task % n);
+    const lg_mlp_w *m = &c->w->layer[l].expert[e];
     c->sum[task] = 0;
-    if (!m->gate.panel) return;
+    if (!m->gate.panel || (c->part && !c->part->has(c->part->ctx, l, e))) return;
     uint64_t h = add_mlp(LG_HASH_START, m);
     c->sum[task] = h ? h : 1;
 }
 
-void lg_weights_sum_experts(const lg_weights *w, lg_pool *pool, uint64_t *sum) {
-    sum_ctx c = {w, sum};
+void lg_weights_sum_experts(const lg_weights *w, const lg_weights_part *part, lg_pool *pool,
+                            uint64_t *sum) {
+    sum_ctx c = {w, part, sum};
     lg_pool_run(pool, (size_t)w->cfg.n_layer * w->cfg.n_expert, expert_task, &c);
 }
 
@@ -87,7 +89,7 @@ static void layer_task(void *ctx, size_t task, int thread) {
 uint64_t lg_weights_sum_rest(const lg_weights *w, lg_pool *pool) {
     uint64_t sum[LG_MAX_LAYER + 2];
     uint32_t n = w->cfg.n_layer + 2;
-    sum_ctx c = {w, sum};
+    sum_ctx c = {w, NULL, sum};
     uint32_t shape[] = {w->cfg.n_layer,  w->cfg.n_embd,       w->cfg.n_vocab,
                         w->cfg.n_expert, w->cfg.n_expert_tok, w->cfg.n_ff_expert};
     lg_pool_run(pool, n, layer_task, &c);

@@ -263,7 +263,7 @@ static void open_ranks(rig *r, uint32_t n_rank, uint64_t seed) {
         lg_weights_part part = {holds, &r->dist[k]};
         if (lg_weights_open_part(r->path, &part, NULL, NULL, NULL, &r->part[k], &err) != LG_OK)
             fail_msg("%s", err.msg);
-        lg_weights_sum_experts(r->part[k], NULL, sum + k * n);
+        lg_weights_sum_experts(r->part[k], NULL, NULL, sum + k * n);
         r->status[k] = LG_OK;
     }
     if (lg_place_verify(&r->place, sum, &err) != LG_OK) fail_msg("%s", err.msg);

@@ -10,6 +10,7 @@
 #include "engine/ranks.h"
 #include "model/safetensors.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,7 @@ typedef struct rig {
     char path[N_RANK][300];
     lg_ranks_opt opt;
     lg_kv_type kv[N_RANK];
+    const char *pack_dir;
     lg_status status[N_RANK];
     lg_err err[N_RANK];
     uint32_t n_token, token[32]; /* of rank 0's answer */
@@ -60,6 +62,7 @@ static void rank_body(void *ctx, uint32_t rank) {
     o.n_seq = 6;
     o.n_thread = 1;
     o.kv = r->kv[rank];
+    o.pack_dir = r->pack_dir;
     comm_threads_join(r->w, rank, &c);
     c.timeout_us = 0; /* as MPI's is while loading */
     assert_int_equal(lg_ranks_join_comm(&c, &r->opt, &o.ranks, &r->err[rank]), LG_OK);
@@ -118,6 +121,48 @@ static void test_all_agree(void **state) {
     assert_memory_equal(r->token, alone->token, sizeof r->token);
     close_rig(&r);
     close_rig(&alone);
+}
+
+/* Files in a folder; `last`: remove them and it. */
+static uint32_t n_file(const char *dir, bool last) {
+    uint32_t n = 0;
+    char path[800];
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        if (e->d_name[0] == '.') continue;
+        n++;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (last) unlink(path);
+    }
+    if (d) closedir(d);
+    if (last) rmdir(dir);
+    return n;
+}
+
+/* Ranks of one machine share one file of packed weights, those of another have their own; a second start maps them, and
+ * where none can be written everybody packs for himself. */
+static void test_one_file_for_a_machine(void **state) {
+    (void)state;
+    lg_fixture f;
+    rig *alone = open_rig(0);
+    lg_fixture_init(&f, MODEL);
+    run(alone);
+    for (int i = 0; i < 4; i++) {
+        rig *r = open_rig(2);
+        char dir[400];
+        snprintf(dir, sizeof dir, i == 3 ? "%s/none/none" : "%s/pack%d", f.path, i == 2);
+        r->pack_dir = dir;
+        comm_threads_close(r->w);
+        r->w = comm_threads_open(N_RANK, i == 2 ? N_RANK : 1, 0);
+        run(r);
+        for (uint32_t k = 0; k < N_RANK; k++)
+            if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->err[k].msg);
+        assert_memory_equal(r->token, alone->token, sizeof r->token);
+        assert_int_equal(n_file(dir, i > 0), i == 3 ? 0 : i == 2 ? N_RANK : 1);
+        close_rig(&r);
+    }
+    close_rig(&alone);
+    lg_fixture_fini(&f);
 }
 
 /* Spans of all ranks in one file, whose clocks are one here: a chunk under way lies inside its step. */
@@ -280,11 +325,17 @@ static void test_expert_load(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_agree),      cmocka_unit_test(test_another_expert),
-        cmocka_unit_test(test_another_router), cmocka_unit_test(test_another_model),
-        cmocka_unit_test(test_no_model),       cmocka_unit_test(test_dense),
-        cmocka_unit_test(test_trace),          cmocka_unit_test(test_another_kv),
-        cmocka_unit_test(test_strict_floats),  cmocka_unit_test(test_expert_load),
+        cmocka_unit_test(test_all_agree),
+        cmocka_unit_test(test_another_expert),
+        cmocka_unit_test(test_another_router),
+        cmocka_unit_test(test_another_model),
+        cmocka_unit_test(test_no_model),
+        cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_one_file_for_a_machine),
+        cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_another_kv),
+        cmocka_unit_test(test_strict_floats),
+        cmocka_unit_test(test_expert_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

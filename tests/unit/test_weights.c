@@ -452,8 +452,8 @@ static void test_a_part_of_the_experts(void **state) {
         size_t n = (size_t)c->n_layer * c->n_expert;
         uint64_t *sum_all = lg_mem_calloc(n, sizeof *sum_all);
         uint64_t *sum_some = lg_mem_calloc(n, sizeof *sum_some);
-        lg_weights_sum_experts(all, NULL, sum_all);
-        lg_weights_sum_experts(some, NULL, sum_some);
+        lg_weights_sum_experts(all, NULL, NULL, sum_all);
+        lg_weights_sum_experts(some, NULL, NULL, sum_some);
         for (uint32_t l = 0; l < c->n_layer; l++)
             for (uint32_t e = 0; e < c->n_expert; e++) {
                 const lg_mlp_w *a = &all->layer[l].expert[e], *b = &some->layer[l].expert[e];
@@ -476,7 +476,7 @@ static void test_a_part_of_the_experts(void **state) {
             assert_true(some->weight_bytes < all->weight_bytes);
             /* One byte of one expert, then one of the router. */
             ((uint8_t *)(uintptr_t)some->layer[0].expert[0].down.panel)[5] ^= 1;
-            lg_weights_sum_experts(some, NULL, sum_some);
+            lg_weights_sum_experts(some, NULL, NULL, sum_some);
             assert_true(sum_some[0] != sum_all[0]);
             assert_true(sum_some[step] == sum_all[step]);
             ((uint8_t *)(uintptr_t)some->layer[1].router.panel)[7] ^= 1;
