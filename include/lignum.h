@@ -210,7 +210,8 @@ typedef struct lg_request {
     uint64_t
         cache_salt; /* texts are reused among requests of one salt only; 0: the shared default */
     int32_t
-        priority; /* lower is earlier: before all waiting ones of higher numbers, whose slots it may take */
+        priority; /* lower is earlier: before all waiting ones of higher numbers, whose slots it may take; a sixteenth of
+                   * the work is theirs nevertheless, oldest first */
     uint64_t
         client; /* who asks: those who wait in one priority are served alike, however much each asks for */
     const char *
@@ -291,6 +292,7 @@ typedef struct lg_stats {
     /* requests put back for want of memory: with a snapshot of where they were, without; tokens computed again */
     uint64_t n_preempt_kept, n_preempt_dropped, n_again_tok;
     uint64_t n_held; /* requests that waited for a running prompt that begins alike */
+    uint64_t n_aged; /* requests of later priorities that had waited long enough to go first */
     uint64_t
         n_cut_step; /* steps with fewer prompt tokens than there was room for, by max_stall_us */
     uint64_t

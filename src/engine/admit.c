@@ -35,15 +35,19 @@ void lg_admit_put_back(lg_engine *eng, lg_seq *seq, bool keep) {
     lg_queue_return(&eng->queue, seq);
 }
 
+/* The rank after which sequences may be put back to make room for seq: one that has aged takes what is free. */
+static int64_t floor_of(const lg_seq *seq) {
+    return seq->aged ? INT64_MAX : seq->priority;
+}
+
 /* The sequence running in a home (LG_MAX_HOME: in any) that goes first when somebody must; NULL: none is later than `floor`. */
 static lg_seq *last_of(const lg_engine *eng, uint32_t home, int64_t floor) {
     lg_seq *last = NULL;
     for (uint32_t i = 0; i < eng->n_run; i++) {
         lg_seq *s = eng->run[i];
-        if (s->priority <= floor || (home != LG_MAX_HOME && s->home != home)) continue;
-        if (!last || s->priority > last->priority ||
-            (s->priority == last->priority && s->id > last->id))
-            last = s;
+        int64_t rank = lg_queue_rank(s), latest = last ? lg_queue_rank(last) : INT64_MIN;
+        if (rank <= floor || (home != LG_MAX_HOME && s->home != home)) continue;
+        if (rank > latest || (rank == latest && s->id > last->id)) last = s;
     }
     return last;
 }
@@ -78,8 +82,8 @@ static bool hold(lg_engine *eng, lg_seq *seq) {
     for (uint32_t i = 0; i < eng->n_run; i++) {
         lg_seq *r = eng->run[i];
         uint32_t most = r->n_known - 1 < n ? r->n_known - 1 : n;
-        if (r->salt != seq->salt || r->priority > seq->priority || r->n_done >= most ||
-            pos >= most)
+        if (r->salt != seq->salt || lg_queue_rank(r) > lg_queue_rank(seq) ||
+            r->n_done >= most || pos >= most)
             continue;
         uint32_t same = n_common(r->sampler.ids, seq->sampler.ids, most);
         if (same <= r->n_done || same <= pos) continue;
@@ -131,7 +135,7 @@ static uint32_t home_to_clear(const lg_engine *eng, const lg_seq *seq) {
         uint64_t n_page = st->pages.n_free + st->pages.n_cached, n_slot = st->n_slot_free;
         bool any = false;
         for (uint32_t i = 0; i < eng->n_run; i++) {
-            if (eng->run[i]->home != h || eng->run[i]->priority <= seq->priority) continue;
+            if (eng->run[i]->home != h || lg_queue_rank(eng->run[i]) <= floor_of(seq)) continue;
             n_page += st->n_page_of[eng->run[i]->slot];
             n_slot++;
             any = true;
@@ -148,14 +152,15 @@ static bool any_slot_free(const lg_engine *eng) {
 }
 
 void lg_admit_run(lg_engine *eng) {
+    eng->stats.n_aged += lg_queue_age(&eng->queue, eng->run, eng->n_run);
     for (lg_seq *seq; (seq = lg_queue_next(&eng->queue));) {
-        if (!any_slot_free(eng) && !last_of(eng, LG_MAX_HOME, seq->priority)) return;
+        if (!any_slot_free(eng) && !last_of(eng, LG_MAX_HOME, floor_of(seq))) return;
         if (hold(eng, seq)) continue;
         if (lg_reuse_is_coming(eng, seq)) return; /* and who comes later may want it too */
         bool ok = admit(eng, seq);
         uint32_t home = ok ? LG_MAX_HOME : home_to_clear(eng, seq);
         while (!ok && home != LG_MAX_HOME) {
-            lg_seq *out = last_of(eng, home, seq->priority);
+            lg_seq *out = last_of(eng, home, floor_of(seq));
             if (!out) break;
             lg_admit_put_back(eng, out, copy_is_cheaper(eng, out));
             ok = admit(eng, seq);

@@ -114,7 +114,10 @@ struct lg_seq {
     const uint32_t *prompt_ids; /* [n_id at submit] */
     /* order */
     int32_t priority; /* lower is earlier */
-    uint32_t client;  /* index in lg_queue.client */
+    bool aged; /* waited long enough: before all priorities, and never put back for one */
+    double
+        prepaid; /* of the work that it may still do: taken from lg_queue.credit when it aged */
+    uint32_t client; /* index in lg_queue.client */
     bool in_queue;
     /* waiting until another sequence has computed what both begin with */
     lg_seq *hold_on; /* NULL: it does not wait for one */
@@ -183,7 +186,7 @@ typedef struct lg_client {
     double used;     /* work done for it, on the queue's clock */
     uint32_t n_live; /* requests that wait or run; 0: the entry may be given to another */
     uint32_t n_wait;
-    lg_seq *first, *last; /* by priority; those that were put back first; by age */
+    lg_seq *first, *last; /* by rank; those that were put back first; by age */
 } lg_client;
 
 typedef struct lg_queue {
@@ -191,7 +194,14 @@ typedef struct lg_queue {
     uint32_t n_client, cap_client;
     uint32_t n_wait;
     double clock; /* `used` of the client that was served last: where newcomers begin */
+    double credit,
+        credit_next; /* work that is due to those of later priorities; where to look who is */
 } lg_queue;
+
+#define LG_QUEUE_SHARE 16  /* of the work done, one part is due to those of later priorities */
+#define LG_QUEUE_LOOK  256 /* credit from which on somebody is looked for */
+#define LG_QUEUE_DEBT                                                                          \
+    8192 /* most work of one aged sequence that delays the next beyond its prompt */
 
 /* LG_OK or LG_E_NOMEM. */
 lg_status lg_queue_init(lg_queue *q);
@@ -203,7 +213,7 @@ lg_status lg_queue_enter(lg_queue *q, lg_seq *seq, uint64_t client);
 /* Put one back that was running. */
 void lg_queue_return(lg_queue *q, lg_seq *seq);
 
-/* Who is next among those that are not held; NULL: nobody.  The earliest priority, then the client that was served least, then age. */
+/* Who is next among those that are not held; NULL: nobody.  The least rank, then the client that was served least, then age. */
 lg_seq *lg_queue_next(const lg_queue *q);
 
 /* Take one out of the line: it is admitted, or about to end. */
@@ -215,11 +225,19 @@ void lg_queue_leave(lg_queue *q, lg_seq *seq);
 /* Waiting request of this id, or NULL. */
 lg_seq *lg_queue_find(const lg_queue *q, uint64_t id);
 
-/* Work was done for a client. */
-void lg_queue_charge(lg_queue *q, const lg_seq *seq, double work);
+/* Work was done for a sequence: its client pays. */
+void lg_queue_charge(lg_queue *q, lg_seq *seq, double work);
 
 /* Whether x goes before y, both running or both waiting. */
 bool lg_queue_before(const lg_queue *q, const lg_seq *x, const lg_seq *y);
+
+/* Its priority; less than any when it has aged. */
+int64_t lg_queue_rank(const lg_seq *seq);
+
+/* Nobody waits for ever: when the credit covers the ids that are to compute for the oldest of those that wait, or read their
+ * prompt, behind an earlier priority, it ages.  So after a request is the oldest such, at most LG_QUEUE_SHARE * (LG_QUEUE_DEBT +
+ * max(its ids, LG_QUEUE_LOOK)) of work is done for others before it has its turn.  true: one has aged. */
+bool lg_queue_age(lg_queue *q, lg_seq *const *run, uint32_t n_run);
 
 /* Let go those that wait for seq and are served by its first n_done ids (UINT32_MAX: all of them; seq stops running). */
 void lg_queue_let_go(lg_queue *q, lg_seq *seq, uint32_t n_done);

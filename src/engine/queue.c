@@ -4,7 +4,9 @@
  * Fair among clients (start-time fair queueing, Goyal, Vin and Cheng 1996): each client has a clock of the work done for it, and
  * among the earliest priority the client with the least goes first; one that comes anew begins at the clock of whoever was
  * served last, so that rest earns nothing and a hundred requests of one client do not delay the first of another.
- * Invariants: a client's line is sorted by priority, then put-back before new, then age; n_wait counts all lines.
+ * Ageing counts work, not time: a sixteenth of it is due to later priorities, whatever the machine's speed.  The oldest of them
+ * gets it, so each comes to be the oldest; rest earns nothing here either.
+ * Invariants: a client's line is sorted by rank, then put-back before new, then age; n_wait counts all lines.
  * Thread: engine.  Memory: the table of clients; it grows at lg_submit.  Test: tests/unit/test_sched.c */
 #include "engine/engine.h"
 
@@ -69,34 +71,59 @@ void lg_queue_leave(lg_queue *q, lg_seq *seq) {
     q->client[seq->client].n_live--;
 }
 
-void lg_queue_charge(lg_queue *q, const lg_seq *seq, double work) {
+void lg_queue_charge(lg_queue *q, lg_seq *seq, double work) {
     q->client[seq->client].used += work;
+    if (!seq->aged) {
+        q->credit += work / LG_QUEUE_SHARE;
+        return;
+    }
+    double paid = work < seq->prepaid ? work : seq->prepaid;
+    seq->prepaid -= paid;
+    q->credit -= work - paid;
+    if (q->credit < -LG_QUEUE_DEBT) q->credit = -LG_QUEUE_DEBT;
 }
 
 /* ---- order ---- */
 
+int64_t lg_queue_rank(const lg_seq *seq) {
+    return seq->aged ? (int64_t)INT32_MIN - 1 : seq->priority;
+}
+
 /* Within one client's line. */
 static bool ahead(const lg_seq *x, const lg_seq *y) {
-    if (x->priority != y->priority) return x->priority < y->priority;
+    int64_t rx = lg_queue_rank(x), ry = lg_queue_rank(y);
+    if (rx != ry) return rx < ry;
     if ((x->n_preempt > 0) != (y->n_preempt > 0)) return x->n_preempt > 0;
     return x->id < y->id;
 }
 
 bool lg_queue_before(const lg_queue *q, const lg_seq *x, const lg_seq *y) {
     double ux = q->client[x->client].used, uy = q->client[y->client].used;
-    if (x->priority != y->priority) return x->priority < y->priority;
+    int64_t rx = lg_queue_rank(x), ry = lg_queue_rank(y);
+    if (rx != ry) return rx < ry;
     if ((x->n_preempt > 0) != (y->n_preempt > 0)) return x->n_preempt > 0;
     return ux != uy ? ux < uy : x->id < y->id;
 }
 
-void lg_queue_return(lg_queue *q, lg_seq *seq) {
-    lg_client *c = &q->client[seq->client];
+/* Into its client's line, or out of it. */
+static void enlist(lg_client *c, lg_seq *seq) {
     lg_seq *at = c->last; /* goes after this one */
     while (at && ahead(seq, at)) at = at->prev;
     seq->prev = at;
     seq->next = at ? at->next : c->first;
     *(at ? &at->next : &c->first) = seq;
     *(seq->next ? &seq->next->prev : &c->last) = seq;
+}
+
+static void delist(lg_client *c, lg_seq *seq) {
+    *(seq->prev ? &seq->prev->next : &c->first) = seq->next;
+    *(seq->next ? &seq->next->prev : &c->last) = seq->prev;
+    seq->prev = seq->next = NULL;
+}
+
+void lg_queue_return(lg_queue *q, lg_seq *seq) {
+    lg_client *c = &q->client[seq->client];
+    enlist(c, seq);
     seq->in_queue = true;
     c->n_wait++;
     q->n_wait++;
@@ -122,9 +149,7 @@ static void end_hold(lg_seq *seq) {
 void lg_queue_remove(lg_queue *q, lg_seq *seq) {
     lg_client *c = &q->client[seq->client];
     end_hold(seq);
-    *(seq->prev ? &seq->prev->next : &c->first) = seq->next;
-    *(seq->next ? &seq->next->prev : &c->last) = seq->prev;
-    seq->prev = seq->next = NULL;
+    delist(c, seq);
     seq->in_queue = false;
     c->n_wait--;
     q->n_wait--;
@@ -151,4 +176,55 @@ void lg_queue_let_go(lg_queue *q, lg_seq *seq, uint32_t n_done) {
             }
         }
     }
+}
+
+/* ---- ageing ---- */
+
+/* The earliest priority of those that wait or run; INT64_MAX: there is none that has not aged. */
+static int64_t earliest(const lg_queue *q, lg_seq *const *run, uint32_t n_run) {
+    int64_t least = INT64_MAX;
+    for (uint32_t i = 0; i < n_run; i++)
+        if (!run[i]->aged && run[i]->priority < least) least = run[i]->priority;
+    for (uint32_t i = 0; i < q->n_client; i++) {
+        const lg_seq *seq = q->client[i].first;
+        while (seq && seq->aged) seq = seq->next;
+        if (seq && seq->priority < least) least = seq->priority;
+    }
+    return least;
+}
+
+/* The oldest that waits or reads its prompt in a priority later than `first`. */
+static lg_seq *oldest_after(const lg_queue *q, lg_seq *const *run, uint32_t n_run,
+                            int64_t first) {
+    lg_seq *oldest = NULL;
+    for (uint32_t i = 0; i < n_run; i++) {
+        bool reads = run[i]->sampler.n_id - run[i]->n_done > 1;
+        if (reads && lg_queue_rank(run[i]) > first && (!oldest || run[i]->id < oldest->id))
+            oldest = run[i];
+    }
+    for (uint32_t i = 0; i < q->n_client; i++)
+        for (lg_seq *s = q->client[i].first; s; s = s->next)
+            if (lg_queue_rank(s) > first && (!oldest || s->id < oldest->id)) oldest = s;
+    return oldest;
+}
+
+bool lg_queue_age(lg_queue *q, lg_seq *const *run, uint32_t n_run) {
+    if (q->credit < q->credit_next) return false;
+    q->credit_next = LG_QUEUE_LOOK;
+    lg_seq *seq = oldest_after(q, run, n_run, earliest(q, run, n_run));
+    if (!seq) q->credit = 0;
+    if (!seq || q->credit < LG_QUEUE_LOOK) return false;
+    double need = seq->sampler.n_id - seq->n_done;
+    if (q->credit < need) {
+        q->credit_next = need;
+        return false;
+    }
+    lg_client *c = &q->client[seq->client];
+    if (seq->in_queue) delist(c, seq);
+    end_hold(seq);
+    seq->aged = true;
+    seq->prepaid = need;
+    q->credit -= need;
+    if (seq->in_queue) enlist(c, seq);
+    return true;
 }

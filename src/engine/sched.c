@@ -57,7 +57,7 @@ static uint32_t give(lg_engine *eng, uint32_t i, uint32_t n) {
     return n - got;
 }
 
-/* Divide `left` rows among prompts first .. end - 1, which have one priority; returns what they do not need. */
+/* Divide `left` rows among prompts first .. end - 1, which are served alike; returns what they do not need. */
 static uint32_t divide_class(lg_engine *eng, const prompts *p, uint32_t first, uint32_t end,
                              uint32_t left) {
     uint32_t n = end - first, half = n == 1 ? left : left - left / 2;
@@ -76,8 +76,11 @@ static uint32_t divide_class(lg_engine *eng, const prompts *p, uint32_t first, u
 static void divide(lg_engine *eng, const prompts *p, uint32_t left) {
     for (uint32_t k = 0; k < p->n; k++) eng->sched.grant[p->run[k]] = 0;
     for (uint32_t k = 0, end; k < p->n && left; k = end) {
-        for (end = k + 1; end < p->n; end++)
-            if (eng->run[p->run[end]]->priority != eng->run[p->run[k]]->priority) break;
+        for (end = k + 1; end < p->n;
+             end++) { /* one priority; those that aged share with the first */
+            const lg_seq *x = eng->run[p->run[end - 1]], *y = eng->run[p->run[end]];
+            if (!x->aged && x->priority != y->priority) break;
+        }
         left = divide_class(eng, p, k, end, left);
     }
 }

@@ -107,6 +107,8 @@ void lg_expose_metrics(const lg_gateway *g, lg_buf *b) {
          w->n_mixed_step},
         {"lignum_requests_held_total", "counter",
          "Requests that waited for a running prompt that begins alike.", w->n_held},
+        {"lignum_requests_aged_total", "counter",
+         "Requests of a later priority that had waited long enough to go first.", w->n_aged},
         {"lignum_recomputed_tokens_total", "counter",
          "Tokens computed again for requests that were put back.", w->n_again_tok},
         {"lignum_cache_files", "gauge", "Files of kept prefixes (--cache-dir).", w->n_file},

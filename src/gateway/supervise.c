@@ -290,6 +290,7 @@ static void add_counters(lg_stats *to, const lg_stats *from) {
                                 offsetof(lg_stats, n_preempt_dropped),
                                 offsetof(lg_stats, n_again_tok),
                                 offsetof(lg_stats, n_held),
+                                offsetof(lg_stats, n_aged),
                                 offsetof(lg_stats, n_file_tok),
                                 offsetof(lg_stats, n_file_written),
                                 offsetof(lg_stats, n_file_refused),

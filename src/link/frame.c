@@ -169,7 +169,7 @@ void lg_link_put_stats(lg_buf *out, const lg_stats *s) {
                           s->n_mixed_step,   s->mixed_us,       s->mixed_expected_us,
                           s->mixed_error_us, s->n_file,         s->file_bytes,
                           s->n_file_tok,     s->n_file_written, s->n_file_refused,
-                          s->n_file_skipped};
+                          s->n_file_skipped, s->n_aged};
     size_t at = begin(out, LG_LINK_STATS);
     lg_buf_put(out, v, sizeof v);
     end(out, at);
@@ -388,7 +388,8 @@ static void get_stats(cursor *c, lg_stats *s) {
                               &s->n_held,         &s->n_cut_step,        &s->n_mixed_step,
                               &s->mixed_us,       &s->mixed_expected_us, &s->mixed_error_us,
                               &s->n_file,         &s->file_bytes,        &s->n_file_tok,
-                              &s->n_file_written, &s->n_file_refused,    &s->n_file_skipped};
+                              &s->n_file_written, &s->n_file_refused,    &s->n_file_skipped,
+                              &s->n_aged};
     for (size_t i = 0; i < LG_COUNT(last); i++) *last[i] = get_u64(c);
 }
 

@@ -144,6 +144,7 @@ static void put_all(lg_buf *b) {
                   .n_preempt_dropped = 13,
                   .n_again_tok = 14,
                   .n_held = 15,
+                  .n_aged = 27,
                   .n_cut_step = 16,
                   .n_mixed_step = 17,
                   .mixed_us = 18,
@@ -259,6 +260,7 @@ static void check(const lg_link_msg *m) {
         assert_int_equal(m->u.stats.n_preempt_dropped, 13);
         assert_int_equal(m->u.stats.n_again_tok, 14);
         assert_int_equal(m->u.stats.n_held, 15);
+        assert_int_equal(m->u.stats.n_aged, 27);
         assert_int_equal(m->u.stats.n_cut_step, 16);
         assert_int_equal(m->u.stats.n_mixed_step, 17);
         assert_int_equal(m->u.stats.mixed_us, 18);
