@@ -1,4 +1,5 @@
-"""test_soak.py - many clients at random, with little memory: complete, streamed, broken off, of several keys and priorities.
+"""test_soak.py - many clients at random, with little memory: complete, streamed, broken off, of several keys and priorities, their
+beginnings evicted, written to files and restored.
 
 usage: test_soak.py [SECONDS]     40 in `make check`, 1800 in `make check-long`
 
@@ -43,7 +44,8 @@ class Soak(unittest.TestCase):
             self.key.append(subprocess.run([server.LIGNUM, "keys", "add", path, "--name", name, *more], capture_output=True, text=True,
                                            check=True, timeout=30).stdout.strip())
         self.s = server.Server("--keys", path, "--parallel", str(N_SLOT), "--ctx", "1024", "--memory", "%dK" % (BUDGET >> 10),
-                               "--cache-memory", "4M", "--max-stall", "100")
+                               "--cache-memory", "4M", "--max-stall", "100", "--cache-dir", os.path.join(self.folder.name, "cache"),
+                               "--cache-disk", "64M")
         self.rows = [r for r in server.evals() if len(json.dumps(r["messages"])) < 1500]
         self.lock, self.texts, self.wrong = threading.Lock(), {}, []
         self.n_sent = self.n_full = self.n_broken = 0
@@ -80,7 +82,7 @@ class Soak(unittest.TestCase):
     def one(self, r):
         body = self.any_body(r)
         sent = dict(body, stream=r.random() < 0.5, stream_options=None)
-        if r.random() < 0.2:  # few, and near each other: a late priority waits as long as earlier ones keep coming
+        if r.random() < 0.2:
             sent["priority"] = r.randrange(-1, 3)
         data = json.dumps(sent).encode()
         head = {"Content-Type": "application/json", "Authorization": "Bearer " + r.choice(self.key[:3]), "Connection": "close"}
@@ -152,10 +154,12 @@ class Soak(unittest.TestCase):
         n_answered = {code: sum(v for name, v in m.items() if name.startswith("lignum_http_requests_total{route=\"chat\"") and code in name)
                       for code in ("200", "499", "")}
         print("  %d requests, %d complete, %d broken off; %d texts; put back %d and %d, %d tokens computed again, %d held, %d evicted, "
-              "%d of %d prompt tokens reused"
+              "%d of %d prompt tokens reused, %d from %d files (%d skipped), %d aged"
               % (self.n_sent, self.n_full, self.n_broken, len(self.texts), m['lignum_preemptions_total{kept="snapshot"}'],
                  m['lignum_preemptions_total{kept="nothing"}'], m["lignum_recomputed_tokens_total"], m["lignum_requests_held_total"],
-                 m["lignum_prefix_evictions_total"], m["lignum_prefix_hit_tokens_total"], m["lignum_prefix_prompt_tokens_total"]))
+                 m["lignum_prefix_evictions_total"], m["lignum_prefix_hit_tokens_total"], m["lignum_prefix_prompt_tokens_total"],
+                 m["lignum_cache_file_tokens_total"], m["lignum_cache_files_written_total"], m["lignum_cache_files_skipped_total"],
+                 m["lignum_requests_aged_total"]))
         # Whoever left before his request was read was never counted.
         self.assertLessEqual(n_answered[""], self.n_sent)
         self.assertGreaterEqual(n_answered[""], self.n_sent - self.n_broken)
@@ -165,7 +169,8 @@ class Soak(unittest.TestCase):
         self.assertEqual(m["lignum_worker_slots_free"], m["lignum_worker_slots"])
         self.assertEqual(m["lignum_worker_restarts_total"], 0)
         self.assertEqual(m["lignum_nonfinite_total"], 0)
-        for name in ('lignum_preemptions_total{kept="nothing"}', "lignum_prefix_evictions_total", "lignum_prefix_hit_tokens_total"):
+        for name in ('lignum_preemptions_total{kept="nothing"}', "lignum_prefix_evictions_total", "lignum_prefix_hit_tokens_total",
+                     "lignum_cache_file_tokens_total"):
             self.assertGreater(m[name], 0, name)
         worker, gateway = [a for a, _ in samples], [b for _, b in samples]
         self.flat("worker", worker, 1 << 20)
