@@ -12,13 +12,16 @@
 
 #define N          LG_COST_N
 #define FADE       0.985 /* of what is known, each step of its kind */
+#define NARROW     0.97  /* of `widest`, each step with prompt rows: faster than FADE */
 #define DAMP       0.05  /* of one step, towards the last solution */
 #define DEPTH_UNIT 1024.0
 #define LATE       0.02 /* share of steps that may take longer than predicted times margin */
-#define PACE       0.03 /* of margin's walk */
+#define WALK       0.03 /* of margin */
+#define SOON       0.25 /* of pace, towards the last step */
+#define MOST       1.5  /* by which one step may speak for pace: it may have been an accident */
 
 void lg_cost_init(lg_cost *c, uint32_t n_expert, uint32_t n_expert_tok, double copy_us) {
-    *c = (lg_cost){.margin = 1.15, .copy_us = copy_us};
+    *c = (lg_cost){.pace = 1.0, .margin = 1.15, .copy_us = copy_us};
     if (n_expert) c->spared = 1.0 - (double)n_expert_tok / (double)n_expert;
 }
 
@@ -36,11 +39,16 @@ static void features(const lg_cost *c, const lg_cost_load *l, double x[N]) {
     x[5] = l->prefill_depth / DEPTH_UNIT;
 }
 
-double lg_cost_step_us(const lg_cost *c, const lg_cost_load *load) {
+/* As the fit says. */
+static double fitted(const lg_cost *c, const lg_cost_load *load) {
     double x[N], us = 0.0;
     features(c, load, x);
     for (uint32_t i = 0; i < N; i++) us += c->weight[i] * x[i];
     return us;
+}
+
+double lg_cost_step_us(const lg_cost *c, const lg_cost_load *load) {
+    return fitted(c, load) * c->pace;
 }
 
 double lg_cost_tokens_us(const lg_cost *c, uint32_t from, uint32_t n) {
@@ -115,13 +123,19 @@ static void fit(lg_cost *c) {
 void lg_cost_learn(lg_cost *c, const lg_cost_load *load, double us) {
     if (us < 1.0) us = 1.0;
     uint32_t kind = load->prefill > 0.0;
-    double x[N], expected = lg_cost_step_us(c, load), w = 1.0 / (us * us);
+    double x[N], fit_us = fitted(c, load), expected = fit_us * c->pace, w = 1.0 / (us * us);
+    if (fit_us > 0.0) {
+        double ratio = us / fit_us;
+        if (ratio > MOST) ratio = MOST;
+        if (ratio < 1.0 / MOST) ratio = 1.0 / MOST;
+        c->pace += SOON * (ratio - c->pace);
+    }
     if (kind && load->decode > 0.0 && expected > 0.0) {
-        c->margin += PACE * (us > expected * c->margin ? 1.0 - LATE : -LATE);
+        c->margin += WALK * (us > expected * c->margin ? 1.0 - LATE : -LATE);
         if (c->margin < 1.0) c->margin = 1.0;
         if (c->margin > 1.5) c->margin = 1.5;
     }
-    if (load->prefill > c->widest) c->widest = load->prefill;
+    if (kind) c->widest = fmax(load->prefill, c->widest * NARROW);
     features(c, load, x);
     c->n[kind] = c->n[kind] * FADE + 1.0;
     for (uint32_t i = 0; i < N; i++) {

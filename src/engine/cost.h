@@ -2,7 +2,8 @@
  *
  * Time = constant + experts touched + rows that decode + rows of prompts + what both read of earlier positions.  Weighted least
  * squares on relative errors; older steps are forgotten exponentially, those with and those without prompt rows each at their
- * own pace, so that an hour of decoding does not wear out what is known of prompts.  No weight is ever negative.
+ * own pace, so that an hour of decoding does not wear out what is known of prompts.  No weight is ever negative.  On top of it the
+ * last few steps tell how fast the machine is just now: other work on it comes and goes faster than the fit can follow.
  * Nothing that depends on this changes a bit of an answer.
  * Thread: engine.  Memory: none.  Test: tests/unit/test_cost.c */
 #ifndef LG_ENGINE_COST_H
@@ -24,7 +25,8 @@ typedef struct lg_cost {
     double n[2];              /* steps in them, faded */
     double weight[LG_COST_N]; /* microseconds a unit */
     double spared;            /* share of the experts that one row leaves alone; 0: dense */
-    double widest;            /* most prompt rows of a step measured so far */
+    double widest;            /* most prompt rows of the steps measured lately */
+    double pace;              /* measured / fitted of the last few steps */
     double margin;            /* measured / predicted that is rarely exceeded, >= 1 */
     double copy_us;           /* of one snapshot, in or out */
 } lg_cost;

@@ -244,6 +244,7 @@ lg_status lg_step(lg_engine *eng) {
         bool waits = eng->disk && lg_disk_wait(eng->disk);
         return eng->event_first || waits ? LG_OK : LG_AGAIN;
     }
+    eng->sched.spent_us = lg_engine_now_us(eng) - start_us;
     lg_sched_plan(eng);
     lg_step_out out = {.sampled = eng->sched.sampled};
     lg_status st = eng->parts.ops->step(eng->be, &eng->sched.batch, &out);
@@ -257,7 +258,7 @@ lg_status lg_step(lg_engine *eng) {
     }
     uint64_t us = lg_engine_now_us(eng) - start_us;
     eng->stats.step_us += us;
-    if (st == LG_OK) measure(eng, us);
+    if (st == LG_OK) measure(eng, us - eng->sched.spent_us);
     return st == LG_OK ? LG_OK : LG_E_BACKEND;
 }
 

@@ -271,6 +271,7 @@ typedef struct lg_sched {
     uint32_t n_batch_tok;
     uint64_t
         stall_us; /* longest step with prompt rows beside decodes; 0: no limit; LG_STALL_AUTO */
+    uint64_t spent_us;  /* of the step, before it is planned: snapshots brought in, files */
     lg_cost_load load;  /* of the batch */
     double expected_us; /* of the batch; 0: not known yet */
 } lg_sched;
@@ -278,10 +279,8 @@ typedef struct lg_sched {
 /* Fill eng->sched.batch: one row of every decoding sequence, then prefill chunks.  Priorities in order; in one priority half
  * of the rows left are for the first prompt (lg_queue_before), the other half is divided among the next ones (at least 32
  * rows each); what they do not need goes to the first.  Beside decodes no more prompt rows than the step may take by
- * stall_us, but at least LG_SCHED_MIN_CHUNK. */
+ * stall_us, but at least one. */
 void lg_sched_plan(lg_engine *eng);
-
-#define LG_SCHED_MIN_CHUNK 4
 
 /* ---- reuse.c ---- */
 

@@ -2,12 +2,12 @@
  *
  *     bench_engine overhead            microseconds a step outside the backend, 64 to 1,024 sequences (a backend that does nothing)
  *     bench_engine lookup              of texts among a million kept tokens
- *     bench_engine stall [N]           gaps between tokens while a prompt of N (16384) tokens is read, at bounds of 3, 8 and 16 times
+ *     bench_engine stall [N [THREADS]] gaps between tokens while a prompt of N (16384) tokens is read, at bounds of 3, 8 and 16 times
  *                                      the idle gap
  *     bench_engine cache               requests a second at 64 users, kept texts on beside off
  *
  * stall and cache run the model of LG_MODEL (models/tiny-qwen35moe) on one thread, and the engine's clock is the processor
- * time of that thread, so that other work on the machine disturbs less. */
+ * time of that thread, so that other work on the machine disturbs less; with more threads it is the time on the wall. */
 #include "base/base.h"
 #include "engine/engine.h"
 #include "model/tokenizer.h"
@@ -17,15 +17,17 @@
 #include <string.h>
 #include <time.h>
 
-static uint64_t cpu_us(void) {
+static clockid_t clock_id = CLOCK_THREAD_CPUTIME_ID;
+
+static uint64_t now_us(void) {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    clock_gettime(clock_id, &t);
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-static double cpu_ns(void) {
+static double now_ns(void) {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    clock_gettime(clock_id, &t);
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
@@ -72,11 +74,11 @@ static void null_close(lg_backend **be) {
 }
 
 static lg_status null_step(lg_backend *be, const lg_batch *batch, lg_step_out *out) {
-    double start = cpu_ns();
+    double start = now_ns();
     (void)be;
     for (uint32_t i = 0; i < batch->n_seq; i++)
         if (batch->seq[i].sampler) out->sampled[i] = (lg_sampled){.id = 300 + i % 1000};
-    inside_ns += cpu_ns() - start;
+    inside_ns += now_ns() - start;
     return LG_OK;
 }
 
@@ -106,10 +108,10 @@ typedef struct model {
     lg_pool *pool;
 } model;
 
-static model load(bool weights) {
+static model load(bool weights, int n_thread) {
     lg_err err = {0};
     model m = {.path = getenv("LG_MODEL") ? getenv("LG_MODEL") : "models/tiny-qwen35moe"};
-    if (lg_tokenizer_open(m.path, &m.tok, &err) || lg_pool_open(1, &m.pool, &err))
+    if (lg_tokenizer_open(m.path, &m.tok, &err) || lg_pool_open(n_thread, &m.pool, &err))
         die(m.path, &err);
     if (weights && lg_weights_open(m.path, m.pool, NULL, NULL, &m.w, &err)) die(m.path, &err);
     return m;
@@ -128,14 +130,14 @@ static lg_engine *open_engine(const model *m, const lg_backend_ops *ops, lg_weig
     lg_engine_parts parts = {.ops = ops,
                              .w = w,
                              .pool = m->pool,
-                             .n_thread = 1,
+                             .n_thread = lg_pool_n_thread(m->pool),
                              .tok = m->tok,
                              .name = "bench",
-                             .clock_us = cpu_us};
+                             .clock_us = now_us};
     uint32_t n_token = lg_tokenizer_n_id(m->tok);
     if (n_token > w->cfg.n_vocab) n_token = w->cfg.n_vocab;
-    if (lg_budget_fit(&w->cfg, opt, 0, UINT64_C(3) << 30, false, n_token, 1, ops->plan,
-                      &parts.budget, &err))
+    if (lg_budget_fit(&w->cfg, opt, 0, UINT64_C(3) << 30, false, n_token, parts.n_thread,
+                      ops->plan, &parts.budget, &err))
         die("budget", &err);
     parts.budget.stall_us = opt->max_stall_us;
     if (lg_engine_open(&parts, &eng, &err)) die("open", &err);
@@ -175,7 +177,7 @@ static void fill(uint32_t *ids, uint32_t n, uint64_t seed) {
 
 static void overhead(void) {
     static uint32_t ids[1024];
-    model m = load(false);
+    model m = load(false, 1);
     lg_weights w = {
         .cfg = {.n_vocab = 4096, .n_ctx_max = 8192, .top_p = 1, .repetition_penalty = 1}};
     printf("sequences   us a step outside the backend   a sequence\n");
@@ -193,9 +195,9 @@ static void overhead(void) {
         }
         for (uint32_t r = 0; r < 5; r++) {
             inside_ns = 0;
-            double start = cpu_ns();
+            double start = now_ns();
             for (uint32_t i = 0; i < 200; i++) step(eng, 0, NULL);
-            us[r] = (cpu_ns() - start - inside_ns) / 200 * 1e-3;
+            us[r] = (now_ns() - start - inside_ns) / 200 * 1e-3;
         }
         double mid = quantile(us, 5, 0.5);
         printf("%9u   %29.1f   %10.3f\n", n_seq, mid, mid / n_seq);
@@ -223,12 +225,12 @@ static void lookup(void) {
         for (uint32_t k = 0; k <= LONG / LG_PAGE_TOK; k++) lg_pages_drop(&st.pages, page[k]);
     }
     lg_prefix_hit hit;
-    double start = cpu_ns(), n_pos = 0;
+    double start = now_ns(), n_pos = 0;
     for (uint32_t i = 0; i < REPEAT; i++) {
         lg_prefix_find(&t, 0, ids[i * 7919u % N_TEXT], LONG, &hit);
         n_pos += hit.pos;
     }
-    double us = (cpu_ns() - start) / REPEAT * 1e-3;
+    double us = (now_ns() - start) / REPEAT * 1e-3;
     LG_ASSERT(n_pos == (double)REPEAT * LONG);
     printf("look-up of a text of %d tokens among %u kept: %.1f us\n", LONG, t.n_kept * LONG,
            us);
@@ -246,73 +248,117 @@ static const lg_backend_ops cpu = {.plan = lg_backend_plan_bytes,
                                    .load = lg_backend_load,
                                    .copy_page = lg_backend_copy_page};
 
+enum { N_ANSWER = 4, N_PROMPT = 64, MAX_GAP = 1 << 18 };
+
+/* Answers in the making; one that has ended is asked for again and begins from its kept prompt, so their depth stays alike. */
+typedef struct crowd {
+    lg_engine *eng;
+    uint64_t id[N_ANSWER];
+} crowd;
+
+static void ask(crowd *c, uint32_t i) {
+    uint32_t ids[N_PROMPT];
+    fill(ids, N_PROMPT, i);
+    c->id[i] = submit(c->eng, ids, N_PROMPT, 256 + 64 * i);
+}
+
+/* One step, timed; true when the sequence `watch` has its first token. */
+static bool beside(crowd *c, uint64_t watch, double *us) {
+    lg_event e;
+    bool first = false, over[N_ANSWER] = {false};
+    double start = now_ns();
+    if (lg_step(c->eng) < 0) exit(1);
+    while (lg_next_event(c->eng, &e) == LG_OK) {
+        first |= e.id == watch && e.kind == LG_EVENT_TOKEN;
+        for (uint32_t i = 0; i < N_ANSWER; i++)
+            over[i] |= e.id == c->id[i] && e.kind == LG_EVENT_DONE;
+    }
+    *us = (now_ns() - start) * 1e-3;
+    for (uint32_t i = 0; i < N_ANSWER; i++)
+        if (over[i]) ask(c, i);
+    return first;
+}
+
 typedef struct reading {
-    double p50_us, p99_us, worst_us, rate; /* of the gaps; prompt tokens a second */
+    uint32_t n_gap;
+    double p50_us, p99_us, worst_us, mean_us;
+    double rate, all; /* prompt tokens a second, and tokens of answers with them */
 } reading;
 
 /* Read a prompt beside the running answers. */
-static reading read_prompt(lg_engine *eng, uint32_t n, uint64_t seed) {
-    static double gap[1 << 17];
-    uint32_t n_gap = 0;
+static reading read_prompt(crowd *c, uint32_t n, uint64_t seed) {
+    static double gap[MAX_GAP];
+    reading r = {0};
+    lg_stats before, after;
     uint32_t *ids = lg_mem_calloc(n, sizeof *ids);
     fill(ids, n, seed);
-    uint64_t id = submit(eng, ids, n, 2), start = cpu_us();
-    for (uint32_t first = 0; !first && n_gap < 1 << 17;) {
-        double t0 = cpu_ns();
-        first = step(eng, id, NULL);
-        gap[n_gap++] = (cpu_ns() - t0) * 1e-3;
+    lg_get_stats(c->eng, &before);
+    uint64_t id = submit(c->eng, ids, n, 2);
+    double start = now_ns();
+    while (r.n_gap < MAX_GAP && !beside(c, id, &gap[r.n_gap++])) {
     }
-    reading r = {.rate = n * 1e6 / (double)(cpu_us() - start)};
-    lg_cancel(eng, id);
-    r.p50_us = quantile(gap, n_gap, 0.5);
-    r.p99_us = quantile(gap, n_gap, 0.99);
-    r.worst_us = gap[n_gap - 1];
+    double sec = (now_ns() - start) * 1e-9;
+    lg_cancel(c->eng, id);
+    lg_get_stats(c->eng, &after);
+    r.rate = n / sec;
+    r.all = r.rate + (double)(after.n_decode_tok - before.n_decode_tok) / sec;
+    for (uint32_t i = 0; i < r.n_gap; i++) r.mean_us += gap[i] / r.n_gap;
+    r.p50_us = quantile(gap, r.n_gap, 0.5);
+    r.p99_us = quantile(gap, r.n_gap, 0.99);
+    r.worst_us = gap[r.n_gap - 1];
     lg_mem_free(ids);
+    lg_prefix_clear(
+        &c->eng->home->prefix); /* the next one finds pages that were touched before */
     return r;
 }
 
-static void stall(uint32_t n) {
-    enum { N_ANSWER = 4 };
+/* left: what a bound of `us` leaves of the unbounded rate beside steps that the answers need alone.
+ * fits: what it would let through if every step took exactly so long, at the time a row that was measured at this bound.
+ * all: tokens of the answers counted too, of those without a bound. */
+static void stall(uint32_t n, int n_thread) {
     static const double bound[] = {3, 8, 16};
-    static double gap[200];
-    static uint32_t ids[64];
-    model m = load(true);
-    m.w->cfg.n_ctx_max = n + 16384;
-    lg_engine *eng = open_engine(
-        &m, &cpu, m.w, &(lg_options){.n_ctx = n + 16384, .n_seq = 8, .no_cache = true});
-    for (uint32_t i = 0; i < N_ANSWER; i++) {
-        fill(ids, 64, i);
-        submit(eng, ids, 64, 0);
-    }
-    for (uint32_t i = 0; i < 50; i++) step(eng, 0, NULL);
-    for (uint32_t i = 0; i < 200; i++) {
-        double t0 = cpu_ns();
-        step(eng, 0, NULL);
-        gap[i] = (cpu_ns() - t0) * 1e-3;
-    }
-    double idle = quantile(gap, 200, 0.5);
-    read_prompt(eng, n < 4096 ? n : 4096, 99); /* what a server has seen before */
-    reading free = read_prompt(eng, n, 98);
-    printf("%d answers, idle gap %.0f us; a prompt of %u tokens without a bound: %.0f "
-           "tokens/s, gaps p50 %.0f p99 %.0f us\n",
-           N_ANSWER, idle, n, free.rate, free.p50_us, free.p99_us);
-    printf("bound us   gap p50      p99    worst   p99/bound   tokens/s   of unbounded   of "
-           "what the bound leaves   error of the model\n");
+    static double gap[600];
+    reading r[LG_COUNT(bound)];
+    double error[LG_COUNT(bound)];
+    if (n_thread != 1) clock_id = CLOCK_MONOTONIC;
+    model m = load(true, n_thread);
+    m.w->cfg.n_ctx_max = n + 4096;
+    crowd c = {open_engine(&m, &cpu, m.w, &(lg_options){.n_ctx = n + 4096, .n_seq = 8}), {0}};
+    for (uint32_t i = 0; i < N_ANSWER; i++) ask(&c, i);
+    for (uint32_t i = 0; i < 600; i++) beside(&c, 0, &gap[i]);
+    double idle = quantile(gap, 600, 0.5);
+    printf("%d answers, idle gap %.0f us (p99 %.0f); a prompt of %u tokens\n", N_ANSWER, idle,
+           quantile(gap, 600, 0.99), n);
+    read_prompt(&c, n < 4096 ? n : 4096, 99); /* what a server has seen before */
+    reading free = read_prompt(&c, n, 98);
     for (size_t i = 0; i < LG_COUNT(bound); i++) {
         lg_stats a, b;
-        eng->sched.stall_us = (uint64_t)(bound[i] * idle);
-        lg_get_stats(eng, &a);
-        reading r = read_prompt(eng, n, 10 + i);
-        lg_get_stats(eng, &b);
-        double us = bound[i] * idle, left = free.rate * (1 - idle / us);
-        printf("%2.0fx %6.0f   %7.0f  %7.0f  %7.0f   %9.2f   %8.0f   %11.0f %%   %23.0f %%   "
-               "%16.1f %%\n",
-               bound[i], us, r.p50_us, r.p99_us, r.worst_us, r.p99_us / us, r.rate,
-               100 * r.rate / free.rate, 100 * r.rate / left,
-               100.0 * (double)(b.mixed_error_us - a.mixed_error_us) /
-                   (double)(b.mixed_us - a.mixed_us));
+        c.eng->sched.stall_us = (uint64_t)(bound[i] * idle);
+        lg_get_stats(c.eng, &a);
+        r[i] = read_prompt(&c, n, 10 + i);
+        lg_get_stats(c.eng, &b);
+        error[i] =
+            (double)(b.mixed_error_us - a.mixed_error_us) / (double)(b.mixed_us - a.mixed_us);
     }
-    lg_close(&eng);
+    c.eng->sched.stall_us = 0;
+    reading again = read_prompt(&c, n, 97); /* the machine may have become faster or slower */
+    free.rate = (free.rate + again.rate) / 2;
+    free.all = (free.all + again.all) / 2;
+    printf("without a bound: %.0f tokens/s, gaps p50 %.0f p99 %.0f us\n", free.rate,
+           free.p50_us, free.p99_us);
+    printf("bound us   gap p50      p99    worst   p99/bound   tokens/s   of unbounded   of "
+           "left   "
+           "of fits   of all   error of the model\n");
+    for (size_t i = 0; i < LG_COUNT(bound); i++) {
+        double us = bound[i] * idle, left = free.rate * (1 - idle / us);
+        double fits = (r[i].mean_us - idle) / (us - idle) * us / r[i].mean_us;
+        printf("%2.0fx %6.0f   %7.0f  %7.0f  %7.0f   %9.2f   %8.0f   %12.0f   %7.0f   %7.0f   "
+               "%6.0f   %16.1f %%\n",
+               bound[i], us, r[i].p50_us, r[i].p99_us, r[i].worst_us, r[i].p99_us / us,
+               r[i].rate, 100 * r[i].rate / free.rate, 100 * r[i].rate / left, 100 * fits,
+               100 * r[i].all / free.all, 100 * error[i]);
+    }
+    lg_close(&c.eng);
     unload(&m);
 }
 
@@ -322,7 +368,7 @@ static void stall(uint32_t n) {
 static double users(lg_engine *eng, uint32_t n_req, uint32_t n_same, uint32_t n_own,
                     uint64_t seed) {
     static uint32_t ids[4096];
-    uint64_t start = cpu_us();
+    uint64_t start = now_us();
     for (uint32_t asked = 0, over = 0; over < n_req; step(eng, 0, &over)) {
         while (asked < n_req && asked < over + 64) {
             fill(ids, n_same, 5);
@@ -330,7 +376,7 @@ static double users(lg_engine *eng, uint32_t n_req, uint32_t n_same, uint32_t n_
             submit(eng, ids, n_same + n_own, 16);
         }
     }
-    return n_req * 1e6 / (double)(cpu_us() - start);
+    return n_req * 1e6 / (double)(now_us() - start);
 }
 
 static void cache(void) {
@@ -340,7 +386,7 @@ static void cache(void) {
         uint32_t n_same, n_own;
     } load_[] = {{"prompts of 300 of their own", 0, 300},
                  {"500 shared, 50 of their own", 500, 50}};
-    model m = load(true);
+    model m = load(true, 1);
     lg_engine *eng[2];
     for (uint32_t k = 0; k < 2; k++)
         eng[k] = open_engine(&m, &cpu, m.w,
@@ -372,7 +418,8 @@ int main(int argc, char **argv) {
     bool all = argc == 1;
     if (all || strcmp(what, "overhead") == 0) overhead();
     if (all || strcmp(what, "lookup") == 0) lookup();
-    if (all || strcmp(what, "stall") == 0) stall(argc > 2 ? (uint32_t)atoi(argv[2]) : 16384);
+    if (all || strcmp(what, "stall") == 0)
+        stall(argc > 2 ? (uint32_t)atoi(argv[2]) : 16384, argc > 3 ? atoi(argv[3]) : 1);
     if (all || strcmp(what, "cache") == 0) cache();
     return 0;
 }
