@@ -117,6 +117,38 @@ static void test_follows_a_machine_that_changes(void **state) {
     assert_true(worst(&c, &dense) < 0.05);
 }
 
+/* Other work on the machine comes: a dozen steps later it is known, long before the fit follows; and goes. */
+static void test_the_last_steps_tell_the_pace(void **state) {
+    (void)state;
+    machine slow = dense;
+    for (uint32_t k = 0; k < LG_COST_N; k++) slow.weight[k] *= 1.4;
+    lg_cost c = fresh(&dense);
+    learn(&c, &dense, 0, 1000, true);
+    learn(&c, &slow, 1000, 12, true);
+    assert_true(worst(&c, &slow) < 0.06);
+    learn(&c, &dense, 1012, 12, true);
+    assert_true(worst(&c, &dense) < 0.06);
+    /* One accident says little. */
+    lg_cost_load l = any_load(1, true);
+    lg_cost_learn(&c, &l, 50 * real_us(&dense, &l, 1));
+    assert_true(c.pace < 1.2);
+}
+
+static void test_belief_in_wide_steps_fades(void **state) {
+    (void)state;
+    lg_cost c = fresh(&dense);
+    lg_cost_load wide = {.decode = 4, .prefill = 500}, narrow = {.decode = 4, .prefill = 4},
+                 none = {.decode = 4};
+    lg_cost_learn(&c, &wide, 30000);
+    assert_true(c.widest == 500);
+    for (uint32_t i = 0; i < 20; i++) lg_cost_learn(&c, &narrow, 1500);
+    assert_true(c.widest > 250);
+    for (uint32_t i = 0; i < 1000; i++) lg_cost_learn(&c, &none, 1000);
+    assert_true(c.widest > 250);
+    for (uint32_t i = 0; i < 200; i++) lg_cost_learn(&c, &narrow, 1500);
+    assert_true(c.widest == 4);
+}
+
 static void test_an_hour_of_answers_keeps_what_is_known_of_prompts(void **state) {
     (void)state;
     lg_cost c = fresh(&sparse);
@@ -148,6 +180,8 @@ int main(void) {
         cmocka_unit_test(test_finds_the_numbers_behind_the_steps),
         cmocka_unit_test(test_noise_is_averaged_and_widens_the_margin),
         cmocka_unit_test(test_follows_a_machine_that_changes),
+        cmocka_unit_test(test_the_last_steps_tell_the_pace),
+        cmocka_unit_test(test_belief_in_wide_steps_fades),
         cmocka_unit_test(test_an_hour_of_answers_keeps_what_is_known_of_prompts),
         cmocka_unit_test(test_poor_evidence_does_no_harm),
     };
