@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define NONE LG_PREFIX_NONE
+#define LOOK 64 /* snapshots compared for one eviction, the next ones each time */
 
 static uint32_t pages_of(uint32_t n_tok) {
     return (uint32_t)(((uint64_t)n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK);
@@ -290,15 +291,18 @@ static loss loss_of(const lg_prefix *t, uint32_t at) {
     return l;
 }
 
-/* Evict the cheapest snapshot: any, or (for_pages) a leaf, rather one that frees a page.  false when there is none. */
+/* Evict the cheapest of the next LOOK snapshots that would do: any, or (for_pages) leaves that free a page; where no leaf does, the
+ * cheapest leaf.  false when there is none. */
 static bool evict(lg_prefix *t, bool for_pages, uint32_t keep) {
-    uint32_t best = NONE;
+    uint32_t best = NONE, n_seen = 0;
     loss least = {0};
-    for (uint32_t i = 0; i < t->n_snap; i++) {
-        uint32_t at = t->snap_node[i];
+    for (uint32_t n = 0; n < t->n_snap && n_seen < LOOK; n++) {
+        uint32_t i = t->hand, at = t->snap_node[i];
+        t->hand = i + 1 < t->n_snap ? i + 1 : 0;
         if (at == NONE || at == keep || (for_pages && t->node[at].child != NONE)) continue;
         if (!for_pages && t->snap_hold[i]) continue; /* its number would not become free */
         loss l = loss_of(t, at);
+        n_seen += !for_pages || l.n_page > 0;
         bool better = l.score < least.score;
         if (for_pages && (l.n_page > 0) != (least.n_page > 0)) better = l.n_page > 0;
         if (best != NONE && !better) continue;

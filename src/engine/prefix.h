@@ -5,8 +5,8 @@
  * snapshot: the recurrent state right after its last id.  Only snapshots make a hit, so hit length and snapshot position are
  * one number; each leaf carries one.  Texts of different salts share nothing.
  *
- * Eviction (Greedy-Dual-Size, Cao and Irani 1997): the least of (clock when last used + tokens to compute again / bytes) goes;
- * the clock advances to what went.  What a running sequence uses stays: it holds references of its own to its pages, and its
+ * Eviction (Greedy-Dual-Size, Cao and Irani 1997): the least of (clock when last used + tokens to compute again / bytes) goes,
+ * of 64 looked at in turn when there are more; the clock advances to what went.  What a running sequence uses stays: it holds references of its own to its pages, and its
  * state is a copy.
  * Thread: engine.  Memory: one block at init; nothing later.  Test: tests/unit/test_prefix.c */
 #ifndef LG_ENGINE_PREFIX_H
@@ -53,6 +53,7 @@ typedef struct lg_prefix {
         *snap_hold;  /* [n_snap] readers: its number is not given out before they let it go */
     uint32_t n_kept; /* snapshots in the tree */
     uint32_t pinned; /* node that stays while a path grows, or LG_PREFIX_NONE */
+    uint32_t hand;   /* the next snapshot number that eviction looks at */
     double clock;
     double page_cost; /* bytes of a page / bytes of a snapshot */
     uint64_t n_evicted, n_discarded;

@@ -1,7 +1,7 @@
 /* bench_engine.c - what the engine costs beside its backend, and what its scheduler and its kept texts are worth.
  *
  *     bench_engine overhead            microseconds a step outside the backend, 64 to 1,024 sequences (a backend that does nothing)
- *     bench_engine lookup              of texts among a million kept tokens
+ *     bench_engine lookup              of texts among up to ten million kept tokens, and evictions there
  *     bench_engine stall [N [THREADS]] gaps between tokens while a prompt of N (16384) tokens is read, at bounds of 3, 8 and 16 times
  *                                      the idle gap
  *     bench_engine cache               requests a second at 64 users, kept texts on beside off
@@ -206,36 +206,61 @@ static void overhead(void) {
     unload(&m);
 }
 
-/* ---- look-up ---- */
+/* ---- look-up and eviction ---- */
 
-static void lookup(void) {
-    enum { N_TEXT = 1000, LONG = 1000, N_PAGE = N_TEXT * 17, REPEAT = 2000 };
-    static uint32_t ids[N_TEXT][LONG], page[LONG / LG_PAGE_TOK + 1];
+enum { TEXT = 1000, TEXT_PAGES = (TEXT + LG_PAGE_TOK - 1) / LG_PAGE_TOK };
+
+/* Keep a text of TEXT ids of its own, with a snapshot at its half and at its end; pages are evicted when none is free. */
+static void keep_text(lg_prefix *t, uint64_t seed, uint32_t *ids) {
+    uint32_t page[TEXT_PAGES];
+    lg_pages *p = t->pages;
+    fill(ids, TEXT, seed);
+    if (!lg_prefix_make_room(t, TEXT_PAGES, LG_PREFIX_NONE)) exit(1);
+    for (uint32_t k = 0; k < TEXT_PAGES; k++) page[k] = lg_pages_take(p);
+    lg_prefix_keep(t, 0, ids, TEXT / 2, page, lg_prefix_reserve(t));
+    lg_prefix_keep(t, 0, ids, TEXT, page, lg_prefix_reserve(t));
+    for (uint32_t k = 0; k < TEXT_PAGES; k++) lg_pages_drop(p, page[k]);
+}
+
+/* A tree full of n texts; snap_short: snapshots run out first, else pages do. */
+static void lookup_among(uint32_t n_text, bool snap_short) {
+    enum { REPEAT = 2000 };
     lg_prefix t;
     lg_state st;
-    if (lg_state_init(&st, 1, N_PAGE, 64) || lg_prefix_init(&t, &st.pages, 2 * N_TEXT, 1, 1))
+    uint32_t *ids = lg_mem_calloc((size_t)n_text * TEXT, sizeof *ids);
+    uint32_t n_page = n_text * TEXT_PAGES + (snap_short ? 4 * TEXT_PAGES : 0);
+    uint32_t n_snap = 2 * n_text + (snap_short ? 0 : 8);
+    if (!ids || lg_state_init(&st, 1, n_page, 64) ||
+        lg_prefix_init(&t, &st.pages, n_snap, 1, 1))
         exit(1);
-    for (uint32_t i = 0; i < N_TEXT; i++) {
-        fill(ids[i], LONG, i);
-        for (uint32_t k = 0; k <= LONG / LG_PAGE_TOK; k++) {
-            page[k] = st.pages.stack[--st.pages.n_free];
-            lg_pages_hold(&st.pages, page[k]);
-        }
-        lg_prefix_keep(&t, 0, ids[i], LONG, page, lg_prefix_reserve(&t));
-        for (uint32_t k = 0; k <= LONG / LG_PAGE_TOK; k++) lg_pages_drop(&st.pages, page[k]);
-    }
+    for (uint32_t i = 0; i < n_text; i++) keep_text(&t, i, ids + (size_t)i * TEXT);
     lg_prefix_hit hit;
     double start = now_ns(), n_pos = 0;
     for (uint32_t i = 0; i < REPEAT; i++) {
-        lg_prefix_find(&t, 0, ids[i * 7919u % N_TEXT], LONG, &hit);
+        lg_prefix_find(&t, 0, ids + (size_t)(i * 7919u % n_text) * TEXT, TEXT, &hit);
         n_pos += hit.pos;
     }
-    double us = (now_ns() - start) / REPEAT * 1e-3;
-    LG_ASSERT(n_pos == (double)REPEAT * LONG);
-    printf("look-up of a text of %d tokens among %u kept: %.1f us\n", LONG, t.n_kept * LONG,
-           us);
+    double find_us = (now_ns() - start) / REPEAT * 1e-3;
+    LG_ASSERT(n_pos == (double)REPEAT * TEXT);
+    uint64_t n_evicted = t.n_evicted;
+    uint32_t n = 2 * n_text < 400 ? 2 * n_text : 400;
+    start = now_ns();
+    for (uint32_t i = 0; i < n; i++) keep_text(&t, n_text + i, ids);
+    double keep_us = (now_ns() - start) * 1e-3;
+    n_evicted = t.n_evicted - n_evicted;
+    printf("%9u %10u   %12.2f   %17.1f (%s)\n", n_text * TEXT, 2 * n_text, find_us,
+           keep_us / (double)n_evicted, snap_short ? "for snapshots" : "for pages");
     lg_prefix_fini(&t);
     lg_state_fini(&st);
+    lg_mem_free(ids);
+}
+
+static void lookup(void) {
+    printf("kept ids  snapshots   us a look-up   us an eviction and what takes its place\n");
+    for (uint32_t n = 10; n <= 10000; n *= 10) {
+        lookup_among(n, false);
+        lookup_among(n, true);
+    }
 }
 
 /* ---- stalls ---- */
