@@ -5,7 +5,7 @@
  * `spacing` in long texts, and at the end of an answer; none closer than `gap` to the one before.  A hit is shorter than
  * the ids, so that there is a row to sample from.  Only what the engine has accepted is ever kept.
  * Invariant: nothing here changes a bit of an answer (docs/MODEL.md, section 1).
- * Thread: engine.  Memory: nothing after open.  Test: tests/unit/test_reuse.c */
+ * Thread: engine.  Memory: nothing after open.  Test: tests/unit/test_reuse.c, tests/unit/test_kept.c */
 #include "engine/engine.h"
 
 #define MIN_GAP     16

@@ -2,8 +2,9 @@
  *
  *     bench_engine overhead            microseconds a step outside the backend, 64 to 1,024 sequences (a backend that does nothing)
  *     bench_engine lookup              of texts among up to ten million kept tokens, and evictions there
- *     bench_engine stall [N [THREADS]] gaps between tokens while a prompt of N (16384) tokens is read, at bounds of 3, 8 and 16 times
- *                                      the idle gap
+ *     bench_engine stall [N [THREADS [DEPTH]]]
+ *                                      gaps between tokens while N (16384) tokens of a prompt are read, after DEPTH (0) that are kept,
+ *                                      at bounds of 3, 8 and 16 times the idle gap
  *     bench_engine cache               requests a second at 64 users, kept texts on beside off
  *
  * stall and cache run the model of LG_MODEL (models/tiny-qwen35moe) on one thread, and the engine's clock is the processor
@@ -310,63 +311,66 @@ typedef struct reading {
     double rate, all; /* prompt tokens a second, and tokens of answers with them */
 } reading;
 
-/* Read a prompt beside the running answers. */
-static reading read_prompt(crowd *c, uint32_t n, uint64_t seed) {
+/* Read a prompt beside the running answers: n ids of this seed, after `depth` that are always the same. */
+static reading read_prompt(crowd *c, uint32_t depth, uint32_t n, uint64_t seed) {
     static double gap[MAX_GAP];
     reading r = {0};
     lg_stats before, after;
-    uint32_t *ids = lg_mem_calloc(n, sizeof *ids);
-    fill(ids, n, seed);
+    uint32_t *ids = lg_mem_calloc(depth + n, sizeof *ids);
+    fill(ids, depth, 1000);
+    fill(ids + depth, n, seed);
     lg_get_stats(c->eng, &before);
-    uint64_t id = submit(c->eng, ids, n, 2);
+    uint64_t id = submit(c->eng, ids, depth + n, 2);
     double start = now_ns();
     while (r.n_gap < MAX_GAP && !beside(c, id, &gap[r.n_gap++])) {
     }
     double sec = (now_ns() - start) * 1e-9;
     lg_cancel(c->eng, id);
     lg_get_stats(c->eng, &after);
-    r.rate = n / sec;
+    r.rate = (double)(after.n_prefill_tok - before.n_prefill_tok) / sec;
     r.all = r.rate + (double)(after.n_decode_tok - before.n_decode_tok) / sec;
     for (uint32_t i = 0; i < r.n_gap; i++) r.mean_us += gap[i] / r.n_gap;
     r.p50_us = quantile(gap, r.n_gap, 0.5);
     r.p99_us = quantile(gap, r.n_gap, 0.99);
     r.worst_us = gap[r.n_gap - 1];
     lg_mem_free(ids);
-    lg_prefix_clear(
-        &c->eng->home->prefix); /* the next one finds pages that were touched before */
+    if (!depth) /* the next one finds pages that were touched before */
+        lg_prefix_clear(&c->eng->home->prefix);
     return r;
 }
 
 /* left: what a bound of `us` leaves of the unbounded rate beside steps that the answers need alone.
  * fits: what it would let through if every step took exactly so long, at the time a row that was measured at this bound.
  * all: tokens of the answers counted too, of those without a bound. */
-static void stall(uint32_t n, int n_thread) {
+static void stall(uint32_t n, int n_thread, uint32_t depth) {
     static const double bound[] = {3, 8, 16};
     static double gap[600];
     reading r[LG_COUNT(bound)];
     double error[LG_COUNT(bound)];
     if (n_thread != 1) clock_id = CLOCK_MONOTONIC;
     model m = load(true, n_thread);
-    m.w->cfg.n_ctx_max = n + 4096;
-    crowd c = {open_engine(&m, &cpu, m.w, &(lg_options){.n_ctx = n + 4096, .n_seq = 8}), {0}};
+    uint32_t n_ctx = depth + n + 4096;
+    m.w->cfg.n_ctx_max = n_ctx;
+    crowd c = {open_engine(&m, &cpu, m.w, &(lg_options){.n_ctx = n_ctx, .n_seq = 8}), {0}};
     for (uint32_t i = 0; i < N_ANSWER; i++) ask(&c, i);
     for (uint32_t i = 0; i < 600; i++) beside(&c, 0, &gap[i]);
     double idle = quantile(gap, 600, 0.5);
-    printf("%d answers, idle gap %.0f us (p99 %.0f); a prompt of %u tokens\n", N_ANSWER, idle,
-           quantile(gap, 600, 0.99), n);
-    read_prompt(&c, n < 4096 ? n : 4096, 99); /* what a server has seen before */
-    reading free = read_prompt(&c, n, 98);
+    printf("%d answers, idle gap %.0f us (p99 %.0f); %u tokens of a prompt after %u\n",
+           N_ANSWER, idle, quantile(gap, 600, 0.99), n, depth);
+    read_prompt(&c, depth, n < 4096 ? n : 4096, 99); /* what a server has seen before */
+    reading free = read_prompt(&c, depth, n, 98);
     for (size_t i = 0; i < LG_COUNT(bound); i++) {
         lg_stats a, b;
         c.eng->sched.stall_us = (uint64_t)(bound[i] * idle);
         lg_get_stats(c.eng, &a);
-        r[i] = read_prompt(&c, n, 10 + i);
+        r[i] = read_prompt(&c, depth, n, 10 + i);
         lg_get_stats(c.eng, &b);
         error[i] =
             (double)(b.mixed_error_us - a.mixed_error_us) / (double)(b.mixed_us - a.mixed_us);
     }
     c.eng->sched.stall_us = 0;
-    reading again = read_prompt(&c, n, 97); /* the machine may have become faster or slower */
+    reading again =
+        read_prompt(&c, depth, n, 97); /* the machine may have become faster or slower */
     free.rate = (free.rate + again.rate) / 2;
     free.all = (free.all + again.all) / 2;
     printf("without a bound: %.0f tokens/s, gaps p50 %.0f p99 %.0f us\n", free.rate,
@@ -443,8 +447,9 @@ int main(int argc, char **argv) {
     bool all = argc == 1;
     if (all || strcmp(what, "overhead") == 0) overhead();
     if (all || strcmp(what, "lookup") == 0) lookup();
-    if (all || strcmp(what, "stall") == 0)
-        stall(argc > 2 ? (uint32_t)atoi(argv[2]) : 16384, argc > 3 ? atoi(argv[3]) : 1);
+    uint32_t num[] = {16384, 1, 0};
+    for (int i = 0; i < 3 && argc > i + 2; i++) num[i] = (uint32_t)atoi(argv[i + 2]);
+    if (all || strcmp(what, "stall") == 0) stall(num[0], (int)num[1], num[2]);
     if (all || strcmp(what, "cache") == 0) cache();
     return 0;
 }
