@@ -11,7 +11,7 @@
  * A file that is not exactly as it should be (sums, sizes, another model, another format, no parent) is named in the log and removed; nothing of it
  * is used: pages and state get into the tree of kept texts only when every sum was right.
  * Cost: a file is written, and read, when reading it takes less time than computing its tokens again, by what both took so far;
- * with a full folder the least of clock + tokens / bytes goes (as in prefix.h), leaves only.
+ * with a full folder the least of clock + tokens / bytes goes (as in prefix.h, of 64), leaves only.
  *
  * Threads: all calls are the engine's; a writer and a reader thread do all file I/O after open.  They read pages and snapshots in
  * place: these are held (lg_pages_hold, lg_prefix_hold_snap) until copied, and given back at once when the engine needs them.
@@ -121,6 +121,7 @@ typedef struct lg_disk_index {
     uint32_t n_entry, free, n_used;
     uint32_t *bucket, n_bucket; /* a power of two */
     uint64_t used_bytes, limit_bytes;
+    uint32_t hand; /* the next entry that is looked at for a victim */
     double clock;
 } lg_disk_index;
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define NONE LG_DISK_NONE
+#define LOOK 64 /* files compared for one that goes, the next ones each time: see prefix.c */
 
 static uint32_t count_buckets(uint32_t n) {
     uint32_t n_bucket = 64;
@@ -110,10 +111,13 @@ static double score(const lg_disk_entry *e) {
 }
 
 uint32_t lg_disk_index_victim(lg_disk_index *x) {
-    uint32_t best = NONE;
-    for (uint32_t i = 0; i < x->n_entry; i++) {
+    uint32_t best = NONE, n_seen = 0;
+    for (uint32_t n = 0; n < x->n_entry && n_seen < LOOK; n++) {
+        uint32_t i = x->hand;
         const lg_disk_entry *e = &x->entry[i];
+        x->hand = i + 1 < x->n_entry ? i + 1 : 0;
         if (e->state != LG_DISK_READY || e->n_child || e->busy) continue;
+        n_seen++;
         if (best == NONE || score(e) < score(&x->entry[best])) best = i;
     }
     if (best != NONE && score(&x->entry[best]) > x->clock) x->clock = score(&x->entry[best]);
