@@ -18,6 +18,7 @@ int lg_plan_main(int argc, char **argv);  /* plan.c: how fast a model can be on 
 int lg_serve_main(int argc, char **argv); /* serve.c: the gateway */
 int lg_keys_main(int argc, char **argv);  /* keys.c: the keys file of serve */
 int lg_worker_main(int argc, char **argv);   /* worker.c: the engine for a gateway */
+int lg_group_main(int argc, char **argv);    /* group.c: ranks on the hosts that answer */
 int lg_run_main(int argc, char **argv);      /* run.c: a conversation in this process */
 int lg_bench_main(int argc, char **argv);    /* bench.c: speed of prompts and answers */
 int lg_quantize_main(int argc, char **argv); /* quantize.c: a folder to a GGUF file */

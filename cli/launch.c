@@ -44,12 +44,23 @@ bool lg_launch_argv(lg_launch *l, const char *argv0, char *const *worker, size_t
     }
     ssize_t n = readlink("/proc/self/exe", l->exe, sizeof l->exe - 1);
     l->exe[n > 0 ? n : 0] = 0;
-    ADD(l, "mpirun", "-n", l->n_rank, "--bind-to", "none", "--oversubscribe");
+    if (l->min_rank && !l->hosts) {
+        fprintf(stderr,
+                "%s: --min-ranks needs --hosts: on one machine ranks come and go together\n",
+                argv0);
+        return false;
+    }
+    if (l->min_rank)
+        ADD(l, l->exe, "group", "--ranks", l->n_rank, "--min-ranks", l->min_rank, "--hosts",
+            l->hosts, "--dir", "@DIR", "--");
+    ADD(l, "mpirun", "-n", l->min_rank ? "@RANKS" : l->n_rank, "--bind-to", "none",
+        "--oversubscribe");
     ADD(l, "--mca", "btl_vader_single_copy_mechanism", "none");
     ADD(l, "--mca", "oob_tcp_disable_ipv6_family", "1");
     if (geteuid() == 0) ADD(l, "--allow-run-as-root");
     if (l->hosts) {
-        ADD(l, "--hostfile", l->hosts, "--mca", "btl", "self,vader,tcp");
+        ADD(l, "--hostfile", l->min_rank ? "@HOSTS" : l->hosts, "--mca", "btl",
+            "self,vader,tcp");
         ADD(l, "--mca", "btl_tcp_if_include", l->interface);
         ADD(l, "--mca", "oob_tcp_if_include", l->interface);
     } else {

@@ -10,6 +10,8 @@
 typedef struct lg_launch {
     const char *n_rank; /* text of a number; NULL: one process, no launcher */
     const char *hosts;  /* hostfile; NULL: this machine */
+    const char *
+        min_rank; /* text of a number: start on the hosts that answer, at least so many (group.c); NULL: on all */
     const char *interface;
     char *arg[LG_LAUNCH_MAX_ARG];
     size_t n_arg;

@@ -28,6 +28,7 @@ static const command table[] = {
     {"serve", lg_serve_main, "serve a model to OpenAI-compatible clients"},
     {"keys", lg_keys_main, "keep the API keys of serve"},
     {"worker", lg_worker_main, "run the engine for a gateway"},
+    {"group", lg_group_main, "start ranks on the hosts that answer"},
     {NULL, NULL, NULL},
 };
 

@@ -87,6 +87,8 @@ static const char help[] =
     "Several processes for one model (docs/DISTRIBUTED.md; needs Open MPI):\n"
     "      --ranks N       share the model's experts among N ranks\n"
     "      --hosts FILE    hosts for them, as mpirun's --hostfile wants; this one first\n"
+    "      --min-ranks N   with --hosts: when hosts do not answer, start on those that do,\n"
+    "                      with at least N ranks (default: all must)\n"
     "      --interface IF  network of the ranks: a name or a range such as 10.0.0.0/24\n"
     "                      (needed with --hosts; without hosts nothing leaves this machine)\n"
     "      --exchange strict|reduce|alltoall|auto, --wire f32|bf16|q8, --overlap on|off,\n"
@@ -142,6 +144,7 @@ enum {
     OPT_IDLE,
     OPT_RANKS,
     OPT_HOSTS,
+    OPT_MIN_RANKS,
     OPT_INTERFACE,
     OPT_RANK_TIMEOUT,
     OPT_EXCHANGE,
@@ -197,6 +200,7 @@ static const struct option longs[] = {
     {"idle-deadline", required_argument, NULL, OPT_IDLE},
     {"ranks", required_argument, NULL, OPT_RANKS},
     {"hosts", required_argument, NULL, OPT_HOSTS},
+    {"min-ranks", required_argument, NULL, OPT_MIN_RANKS},
     {"interface", required_argument, NULL, OPT_INTERFACE},
     {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
     {"exchange", required_argument, NULL, OPT_EXCHANGE},
@@ -287,6 +291,9 @@ static bool take_ranks(serve_opt *o, const char *argv0, int c) {
         o->launch.n_rank = optarg;
         return lg_option_u64(argv0, "--ranks", optarg, 1, 256, &v);
     case OPT_HOSTS: o->launch.hosts = optarg; return true;
+    case OPT_MIN_RANKS:
+        o->launch.min_rank = optarg;
+        return lg_option_u64(argv0, "--min-ranks", optarg, 1, 256, &v);
     case OPT_INTERFACE: o->launch.interface = optarg; return true;
     case OPT_RANK_TIMEOUT:
         add_arg(o, "--rank-timeout", optarg);
@@ -439,8 +446,8 @@ int lg_serve_main(int argc, char **argv) {
     if (o.launch.n_rank) {
         if (!lg_launch_argv(&o.launch, argv[0], o.arg, o.n_arg)) return 1;
         o.gate.worker_argv = o.launch.arg;
-    } else if (o.launch.hosts || o.launch.interface) {
-        fprintf(stderr, "%s: --hosts and --interface go with --ranks\n", argv[0]);
+    } else if (o.launch.hosts || o.launch.interface || o.launch.min_rank) {
+        fprintf(stderr, "%s: --hosts, --interface and --min-ranks go with --ranks\n", argv[0]);
         return lg_option_usage(argv[0]);
     }
     if (!o.gate.name) {

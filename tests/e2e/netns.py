@@ -19,6 +19,7 @@ AGENT = """#!/bin/sh
 # Reaches a machine: AGENT ADDRESS COMMAND...
 node="%(name)s${1##*.}"
 shift
+[ ! -e "%(dir)s/$node.cut" ] || exit 255 # a shell would not get there
 exec ip netns exec "$node" unshare -u sh -c "hostname $node; export TMPDIR=%(dir)s/$node; $*"
 """
 
@@ -27,9 +28,14 @@ def ip(*args):
     subprocess.run(["ip", *args], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def cut(name, i, down=True):
-    """Take the cable of machine i out, or put it back; from any machine."""
+def cut(name, i, down=True, folder=None):
+    """Take the cable of machine i out, or put it back; from any machine.  folder, that of the machines: the agent does not reach it then."""
     ip("-n", name + str(i), "link", "set", "eth0", "down" if down else "up")
+    if folder and down:
+        with open(os.path.join(folder, name + str(i) + ".cut"), "w", encoding="utf-8"):
+            pass
+    elif folder:
+        os.remove(os.path.join(folder, name + str(i) + ".cut"))
 
 
 class Machines:

@@ -52,11 +52,11 @@ class TwoMachines(unittest.TestCase):
                     self.assertEqual(answer["usage"]["completion_tokens"], len(row["expected_ids"]), row["messages"])
                 self.assertEqual(s.stop(), 0)
 
-    def interrupted(self, strike):
+    def interrupted(self, strike, *args):
         bodies = [test_ranks.long_body(i, temperature=0) for i in range(3)]
         with server.Server() as s:
             alone = server.in_threads([lambda b=b: server.text_of(s.stream(CHAT, b)) for b in bodies])
-        with self.start(4) as s:
+        with self.start(4, *args) as s:
             n_event, lock, once = [0], threading.Lock(), [True]
 
             def run(body):
@@ -73,6 +73,7 @@ class TwoMachines(unittest.TestCase):
             got = server.in_threads([lambda b=b: run(b) for b in bodies])
             self.assertEqual(got, alone)
             self.assertGreaterEqual(s.metrics()["lignum_worker_restarts_total"], 1)
+            return s.errors()
 
     def test_rank_of_the_other_machine_dies(self):
         def strike(s):
@@ -93,6 +94,28 @@ class TwoMachines(unittest.TestCase):
             print("all ranks of the cut group ended after %.1f s" % took)
             self.assertLess(took, 15)
         self.interrupted(strike)
+
+    def test_a_machine_is_lost_for_good(self):
+        """--min-ranks: the streams go on with the ranks of the machine that is left; when it is back, a new start has all of them."""
+        name, folder = os.environ["LG_NET_NAME"], os.path.dirname(os.environ["LG_NET_TAG"])
+        start = []
+
+        def strike(_):
+            start.append(time.monotonic())
+            netns.cut(name, 2, folder=folder)
+        try:
+            said = self.interrupted(strike, "--min-ranks", "2")
+            print("cut, lost, started on one machine, and all streams ended after %.1f s" % (time.monotonic() - start[0]))
+            self.assertIn("%s.2 does not answer" % netns.NETWORK, said)
+            self.assertIn("2 ranks instead of 4", said)
+            with self.assertRaises(AssertionError) as e:  # too few to begin with
+                self.start(4, "--min-ranks", "3")
+            self.assertIn("room for 2 ranks; --min-ranks 3", str(e.exception))
+        finally:
+            netns.cut(name, 2, down=False, folder=folder)
+        with self.start(4, "--min-ranks", "2") as s:
+            self.assertEqual(len(all_workers()), 4)
+            self.assertNotIn("does not answer", s.errors())
 
 
 def main():
