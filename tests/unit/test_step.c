@@ -323,6 +323,311 @@ static void test_goldens(void **state) {
     check_all("tiny-dense-r3");
 }
 
+/* Where the long prompt is of use: logits of its rows after a run in pieces. */
+typedef struct piece {
+    uint32_t n;
+    bool one; /* in the part of one row */
+} piece;
+
+/* Largest difference of the last rows' logits, [n][n_vocab], from golden rows of `prompt` from row `from` on. */
+static double off_golden(model_case *m, const char *prompt, uint32_t from, uint32_t n,
+                         const float *logits) {
+    golden_tensor *t = must_find(m, prompt, "logits");
+    size_t n_vocab = m->w->cfg.n_vocab;
+    assert_true((from + n) * n_vocab <= t->n);
+    return rig_max_diff(t->f + from * n_vocab, logits, n * n_vocab);
+}
+
+/* A prompt in pieces, every row's logits against the reference's for one piece. */
+static double run_pieces(model_case *m, const char *prompt, const piece *p, uint32_t n_piece,
+                         uint32_t slot) {
+    uint32_t n, at = 0;
+    const uint32_t *ids = ids_of(m, prompt, &n);
+    double worst = 0;
+    for (uint32_t i = 0; i < n_piece && at < n; i++) {
+        uint32_t k = p[i].n < n - at ? p[i].n : n - at;
+        step_rig_seq seq = rows(slot, at, ids + at, k, k);
+        run(m, p[i].one ? &decode_bucket : &prompt_bucket, &seq, 1, p[i].one, false);
+        double d = off_golden(m, prompt, at, k, m->rig.logits);
+        if (!(d <= worst)) worst = d;
+        at += k;
+    }
+    assert_int_equal(at, n);
+    return worst;
+}
+
+static void test_splits(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    open_model(&one, "tiny-moe", plain());
+    static const piece small[] = {{1, true}, {1, false},  {2, false},  {3, false}, {1, true},
+                                  {1, true}, {63, false}, {64, false}, {65, false}};
+    static const piece odd[] = {{100, false}, {1, true},    {1, true},
+                                {1, true},    {127, false}, {27, false}};
+    double worst = run_pieces(&one, "p130", small, LG_COUNT(small), 3);
+    double more = run_pieces(&one, "p257", odd, LG_COUNT(odd), 2);
+    piece single[65];
+    for (int i = 0; i < 65; i++) single[i] = (piece){1, true};
+    double singly = run_pieces(&one, "p65", single, 65, 1);
+    printf("  pieces differ from one piece by %.1e, %.1e; row by row by %.1e\n", worst, more,
+           singly);
+    assert_true(worst < 1e-3 && more < 1e-3 && singly < 1e-3);
+    close_model(&one);
+}
+
+/* One step that has everything: two sequences go on by one row while two prompts of different lengths come in, one in its middle. */
+static double run_mixed(model_case *m) {
+    const lg_pjrt_bucket b = {
+        .n_one = 3, .n_many = 3, .n_row = 80, .n_page = 6, .n_out = 150, .logits = true};
+    uint32_t n[4], n_vocab = m->w->cfg.n_vocab;
+    const uint32_t *ids[4];
+    static const char *const name[4] = {"ragged0", "ragged1", "ragged2", "ragged3"};
+    for (uint32_t i = 0; i < 4; i++) ids[i] = ids_of(m, name[i], &n[i]);
+    step_rig_seq first[3] = {rows(0, 0, ids[0], n[0] - 1, 0), rows(1, 0, ids[1], n[1] - 1, 0),
+                             rows(3, 0, ids[3], 30, 0)};
+    run(m, &ragged_bucket, first, 3, 0, false);
+    step_rig_seq all[4] = {
+        rows(0, n[0] - 1, ids[0] + n[0] - 1, 1, 1), rows(1, n[1] - 1, ids[1] + n[1] - 1, 1, 1),
+        rows(2, 0, ids[2], n[2], n[2]), rows(3, 30, ids[3] + 30, n[3] - 30, n[3] - 30)};
+    run(m, &b, all, 4, 2, false);
+    const float *row = m->rig.logits;
+    double worst = off_golden(m, name[0], n[0] - 1, 1, row);
+    for (uint32_t i = 1; i < 4; i++) {
+        row += (size_t)all[i - 1].n_out * n_vocab;
+        double d = off_golden(m, name[i], n[i] - all[i].n_out, all[i].n_out, row);
+        if (!(d <= worst)) worst = d;
+    }
+    return worst;
+}
+
+static void test_mixed(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    for (int form = 0; form < 3; form++) {
+        lg_pjrt_model how = plain();
+        how.unrolled = form == 0;
+        how.moe = form == 2 ? LG_PJRT_MOE_ALL : LG_PJRT_MOE_TILES;
+        open_model(&one, "tiny-moe", how);
+        if (form) assert_true(lg_step_period(&one.w->cfg) < one.w->cfg.n_layer);
+        double d = run_mixed(&one);
+        printf("  one row and many in one step, %s, experts %s: %.1e from the reference, "
+               "compiled in %.1f s\n",
+               form ? "in a loop" : "written out", form == 2 ? "all" : "by tiles", d,
+               one.rig.compile_s);
+        assert_true(d < 1e-3);
+        close_model(&one);
+    }
+}
+
+/* The looped form against the reference: prompts, pieces, decode. */
+static void test_loop(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    lg_pjrt_model how = plain();
+    how.unrolled = false;
+    open_model(&one, "tiny-moe", how);
+    check_prompt(&one, "p5");
+    check_prompt(&one, "p257");
+    check_two_segments(&one);
+    printf("  in a loop: logits within %.1e, compiled %u programs in %.1f s\n",
+           one.kind[0].worst, one.rig.n_exe, one.rig.compile_s);
+    close_model(&one);
+}
+
+/* Everything of a pool but rows of `unit` floats that `used` names; pool [layer][unit number][unit]. */
+static void check_untouched(model_case *m, lg_pjrt_pool which, const float *before,
+                            const uint32_t *used, uint32_t n_used) {
+    size_t n,
+        n_unit = which == LG_PJRT_POOL_KEY || which == LG_PJRT_POOL_VALUE ? N_PAGE : N_SLOT,
+        n_layer = 0;
+    float *now = step_rig_pool(&m->rig, which, 0, &n);
+    for (uint32_t i = 0; i < m->w->cfg.n_layer; i++)
+        n_layer += (m->w->cfg.layer[i] == LG_LAYER_ATTN) == (n_unit == N_PAGE);
+    size_t unit = n / n_layer / n_unit;
+    for (size_t u = 0; u < n_layer * n_unit; u++) {
+        bool skip_it = false;
+        for (uint32_t i = 0; i < n_used; i++) skip_it |= u % n_unit == used[i];
+        if (!skip_it)
+            assert_memory_equal(now + u * unit, before + u * unit, unit * sizeof *now);
+        if (skip_it && before)
+            assert_memory_not_equal(now + u * unit, before + u * unit, unit * sizeof *now);
+    }
+    lg_mem_free(now);
+}
+
+/* Padding: sequences that are not there, rows that are not there and places behind a sequence's end leave no trace in any pool. */
+static void test_padding(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    size_t n;
+    lg_pjrt_bucket b = {
+        .n_one = 3, .n_many = 3, .n_row = 80, .n_page = 6, .n_out = 150, .logits = true};
+    open_model(&one, "tiny-moe", plain());
+    float *before[LG_PJRT_N_POOL];
+    for (int p = 0; p < LG_PJRT_N_POOL; p++) before[p] = step_rig_pool(&one.rig, p, 0, &n);
+    const uint32_t *ids = ids_of(&one, "p65", &(uint32_t){0});
+    /* Two rows of a prompt in page 9 alone, and a sequence of one row in page 3. */
+    step_rig_seq seq[2] = {rows(1, 0, ids, 1, 1), rows(2, 0, ids, 2, 2)};
+    run(&one, &b, seq, 2, 1, false);
+    static const uint32_t page[] = {3, 9}, slot[] = {1, 2};
+    check_untouched(&one, LG_PJRT_POOL_KEY, before[LG_PJRT_POOL_KEY], page, 2);
+    check_untouched(&one, LG_PJRT_POOL_VALUE, before[LG_PJRT_POOL_VALUE], page, 2);
+    check_untouched(&one, LG_PJRT_POOL_S, before[LG_PJRT_POOL_S], slot, 2);
+    check_untouched(&one, LG_PJRT_POOL_CONV, before[LG_PJRT_POOL_CONV], slot, 2);
+    /* Inside page 9: two places of 64 were written, in both layers. */
+    float *k = step_rig_pool(&one.rig, LG_PJRT_POOL_KEY, 0, &n);
+    size_t place = (size_t)one.w->cfg.n_kv_head * one.w->cfg.d_head,
+           at = 9 * LG_PAGE_TOK * place;
+    assert_memory_equal(k + at + 2 * place, before[LG_PJRT_POOL_KEY] + at + 2 * place,
+                        62 * place * sizeof *k);
+    lg_mem_free(k);
+    for (int p = 0; p < LG_PJRT_N_POOL; p++) lg_mem_free(before[p]);
+    close_model(&one);
+}
+
+/* ---- against the CPU backend, where there is no reference file ---- */
+
+#define N_TEXT 192
+
+/* A text of the model's own: the likeliest id after each, from `first` on; logits of every row [N_TEXT][n_vocab]. */
+static void own_text(const lg_weights *w, uint32_t first, uint32_t *ids, float *logits) {
+    lg_err err = {0};
+    lg_backend *be = NULL;
+    uint32_t n_vocab = w->cfg.n_vocab;
+    lg_backend_opt opt = {.n_slot = 1,
+                          .n_page = 6,
+                          .max_tok = 1,
+                          .max_seq = 1,
+                          .max_out = 1,
+                          .n_sample_vocab = n_vocab,
+                          .exact = true};
+    if (lg_backend_open(w, &opt, pool, &be, &err) != LG_OK) fail_msg("%s", err.msg);
+    static const uint32_t page[6] = {0, 1, 2, 3, 4, 5};
+    ids[0] = first;
+    for (uint32_t i = 0; i < N_TEXT; i++) {
+        rig_seq seq = {0, i, page, 6, ids + i, 1, 1};
+        lg_step_out out = {0};
+        rig_step(be, &seq, 1, &out);
+        memcpy(logits + (size_t)i * n_vocab, out.logits, n_vocab * sizeof *logits);
+        /* Not always the best, so that the text does not run in a circle. */
+        uint32_t best = rig_argmax(out.logits, n_vocab);
+        if (i + 1 < N_TEXT) ids[i + 1] = i % 7 == 6 ? (best + i) % (n_vocab / 2) : best;
+    }
+    lg_backend_close(&be);
+}
+
+typedef struct likeness {
+    double kl, worst;
+    uint32_t same;
+} likeness;
+
+static likeness against_cpu(const char *path, lg_pjrt_model how, uint32_t first) {
+    char full[1100];
+    lg_err err = {0};
+    likeness l;
+    memset(&one, 0, sizeof one);
+    one.name = path;
+    snprintf(full, sizeof full, "%s/%s", getenv("LG_SOURCE_DIR"), path);
+    if (lg_weights_open(full, pool, NULL, NULL, &one.w, &err) != LG_OK) fail_msg("%s", err.msg);
+    uint32_t n_vocab = one.w->cfg.n_vocab, ids[N_TEXT];
+    how.n_sample_vocab = n_vocab;
+    step_rig_open(&one.rig, client, one.w, &how);
+    float *want = lg_mem_calloc((size_t)N_TEXT * n_vocab, sizeof *want);
+    assert_non_null(want);
+    own_text(one.w, first, ids, want);
+    lg_pjrt_bucket b = {
+        .n_many = 1, .n_row = N_TEXT, .n_page = 6, .n_out = N_TEXT, .logits = true};
+    step_rig_seq seq = rows(0, 0, ids, N_TEXT, N_TEXT);
+    run(&one, &b, &seq, 1, 0, false);
+    l.kl = rig_mean_kl(want, n_vocab, one.rig.logits, n_vocab, N_TEXT, n_vocab, &l.same);
+    l.worst = rig_max_diff(want, one.rig.logits, (size_t)N_TEXT * n_vocab);
+    printf("  %s: logits within %.1e, mean divergence %.2e, the same best id in %u of %u rows, "
+           "compiled in %.1f s\n",
+           path, l.worst, l.kl, l.same, N_TEXT, one.rig.compile_s);
+    lg_mem_free(want);
+    step_rig_close(&one.rig);
+    lg_weights_close(&one.w);
+    return l;
+}
+
+/* The bundled model, trained: exact types, then narrow weights, keys and states. */
+static void test_bundled(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    lg_pjrt_model how = plain();
+    likeness l = against_cpu("models/tiny-qwen35moe", how, 17);
+    assert_true(l.worst < 1e-3 && l.same == N_TEXT);
+    how.weight = how.kv = how.state = LG_PJRT_BF16;
+    l = against_cpu("models/tiny-qwen35moe", how, 17);
+    assert_true(l.kl < 1e-2 && l.same >= N_TEXT * 9 / 10);
+}
+
+/* Value heads in the other order, as GGUF files have them. */
+static void test_tiled_heads(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    likeness l = against_cpu("tests/data/gguf/tiny-dense-r3-F16.gguf", plain(), 5);
+    assert_true(l.worst < 1e-3 && l.same == N_TEXT);
+}
+
+/* ---- several devices ---- */
+
+/* Every device has rows of its own, one has none; experts are divided.  Each row's logits are the reference's. */
+static void check_devices(uint32_t n_dev, lg_pjrt_moe moe, bool unrolled) {
+    static const char *const name[4] = {"ragged0", "ragged1", "ragged2", "ragged3"};
+    const lg_pjrt_bucket b = {
+        .n_many = 1, .n_row = 97, .n_page = 6, .n_out = 97, .logits = true};
+    const lg_pjrt_bucket next = {.n_one = 2, .n_page = 6, .n_out = 2, .logits = true};
+    lg_pjrt_model how = plain();
+    how.n_device = n_dev;
+    how.moe = moe;
+    how.unrolled = unrolled;
+    open_model(&one, "tiny-moe", how);
+    uint32_t n[4], n_vocab = one.w->cfg.n_vocab, id[8];
+    step_rig_seq seq[8];
+    step_rig_batch batch[8];
+    double worst = 0, later = 0;
+    assert_true(n_dev <= 8);
+    for (uint32_t d = 0; d < n_dev; d++) {
+        const uint32_t *ids = ids_of(&one, name[d % 4], &n[d % 4]);
+        seq[d] = rows(d % 3, 0, ids, n[d % 4], n[d % 4]);
+        batch[d] = (step_rig_batch){&seq[d], d != 5, 0};
+    }
+    step_rig_step(&one.rig, &b, batch, false);
+    for (uint32_t d = 0; d < n_dev; d++) {
+        if (d == 5) continue;
+        const float *row = one.rig.logits + (size_t)d * b.n_out * n_vocab;
+        double off = off_golden(&one, name[d % 4], 0, n[d % 4], row);
+        if (!(off <= worst)) worst = off;
+        id[d] = rig_argmax(row + (size_t)(n[d % 4] - 1) * n_vocab, n_vocab);
+        assert_int_equal(id[d], one.rig.id[d * b.n_out + n[d % 4] - 1]);
+        seq[d] = rows(d % 3, n[d % 4], &id[d], 1, 1);
+        batch[d] = (step_rig_batch){&seq[d], 1, 1};
+    }
+    step_rig_step(&one.rig, &next, batch, false);
+    for (uint32_t d = 0; d < n_dev; d++) {
+        if (d == 5) continue;
+        golden_tensor *t = must_find(&one, name[d % 4], "decode_logits");
+        double off = rig_max_diff(t->f + n_vocab,
+                                  one.rig.logits + (size_t)d * next.n_out * n_vocab, n_vocab);
+        if (!(off <= later)) later = off;
+    }
+    printf("  %u devices, experts %s, %s: prompts within %.1e, the next token within %.1e of "
+           "the reference; compiled in %.1f s\n",
+           n_dev, moe == LG_PJRT_MOE_ALL ? "all" : "by tiles",
+           unrolled ? "written out" : "in a loop", worst, later, one.rig.compile_s);
+    assert_true(worst < 1e-3 && later < 1e-3);
+    close_model(&one);
+}
+
+static void test_devices(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    check_devices(8, LG_PJRT_MOE_TILES, false);
+    check_devices(8, LG_PJRT_MOE_ALL, false);
+    check_devices(2, LG_PJRT_MOE_TILES, true);
+}
+
 static int start(void **state) {
     (void)state;
     lg_err err;
@@ -347,6 +652,11 @@ static int finish(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goldens)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_goldens), cmocka_unit_test(test_loop),
+        cmocka_unit_test(test_splits),  cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_padding), cmocka_unit_test(test_bundled),
+        cmocka_unit_test(test_devices), cmocka_unit_test(test_tiled_heads)};
+    cmocka_set_test_filter(getenv("LG_STEP_TEST"));
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -4,7 +4,7 @@
  * worked out here, and operands are checked: types, shapes, and that the value is visible where it is used.  The first thing
  * that does not fit is kept as the reason, everything after it is ignored, and lg_hlo_finish reports it: a caller checks once.
  * Shapes are static.  Floats are written as their bits.  Memory: the text and a table of types, freed by fini.
- * Thread: one per lg_hlo.  Test: tests/unit/test_step.c */
+ * Thread: one per lg_hlo.  Test: tests/unit/test_step_text.c, tests/unit/test_step.c */
 #ifndef LG_BACKEND_PJRT_HLO_H
 #define LG_BACKEND_PJRT_HLO_H
 

@@ -143,7 +143,7 @@ typedef struct lg_pjrt_out {
     int n;      /* results in all */
 } lg_pjrt_out;
 
-#define LG_PJRT_MAX_ARG 1024 /* unrolled texts have arguments for every layer */
+#define LG_PJRT_MAX_ARG 1536 /* unrolled texts have arguments for every layer */
 
 typedef struct lg_pjrt_sig {
     lg_pjrt_arg arg[LG_PJRT_MAX_ARG];

@@ -10,7 +10,7 @@
  * multiplied by zero, so it may be anything.  Layers come in groups of the config's period (3 GDN, 1 attention); the looped form has
  * one text for a group, with weights stacked over groups; the unrolled form is the same text for every layer.
  * Equations: docs/MODEL.md; their form here: docs/PJRT.md.
- * Test: tests/unit/test_step.c */
+ * Test: tests/unit/test_step_text.c, tests/unit/test_step.c */
 #ifndef LG_BACKEND_PJRT_STEP_H
 #define LG_BACKEND_PJRT_STEP_H
 
