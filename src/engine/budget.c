@@ -16,8 +16,11 @@
 #define PAGE_TABLE_BYTES (sizeof(lg_prefix_node) + 32)
 #define SNAP_TABLE_BYTES (2 * PAGE_TABLE_BYTES + 16)
 #define MAX_SNAP         65536
-#define SNAP_PAGES       8 /* pages for kept texts, beside those of running sequences, a snapshot */
-#define MIN_SHARE_SNAP   256 /* most snapshots that are taken unasked, for few sequences */
+#define LEAST_REQUEST                                                                          \
+    (512 * 1024) /* the largest legal request but for its ids: stop strings, bias */
+#define MOST_REQUEST   (UINT64_C(64) << 20)
+#define SNAP_PAGES     8 /* pages for kept texts, beside those of running sequences, a snapshot */
+#define MIN_SHARE_SNAP 256 /* most snapshots that are taken unasked, for few sequences */
 
 /* ---- what the machine has ---- */
 
@@ -119,6 +122,21 @@ static uint32_t pages_of(uint32_t n_tok) {
     return (uint32_t)(((uint64_t)n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK);
 }
 
+/* What requests need at least: one of any legal kind, and two for each slot that are a whole context of ids. */
+static uint64_t request_bytes(uint32_t n_ctx, uint32_t n_seq) {
+    return LEAST_REQUEST + 2 * (uint64_t)n_seq * (n_ctx * sizeof(uint32_t) + 2048);
+}
+
+/* More for requests, from the room that is left. */
+static void fit_requests(fit *f, uint64_t *room, lg_budget *b) {
+    uint64_t share = *room / 32 < MOST_REQUEST ? *room / 32 : MOST_REQUEST;
+    if (share <= b->request_bytes) return;
+    uint64_t more = share - b->request_bytes;
+    b->request_bytes += more;
+    f->own_bytes += more;
+    *room -= more;
+}
+
 /* Cost of n_seq slots with contexts of n_ctx. */
 static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
     uint32_t per_seq = pages_of(n_ctx);
@@ -136,6 +154,8 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
     f->own_bytes = lg_state_bytes(n_seq, b->opt.n_page, n_ctx) +
                    lg_store_bytes(2 * n_seq, n_ctx) +
                    (uint64_t)n_seq * (per_seq * sizeof(uint32_t) + 1024);
+    b->request_bytes = request_bytes(n_ctx, n_seq);
+    f->own_bytes += b->request_bytes;
     if (f->disk) f->own_bytes += lg_disk_memory(f->disk_limit, n_ctx, &f->cost);
     f->fixed_bytes = f->weight_bytes + f->cost.scratch_bytes + n_seq * f->cost.slot_bytes +
                      f->own_bytes + f->cache_bytes;
@@ -276,8 +296,9 @@ lg_status lg_budget_fit_ranks(const lg_config *cfg, const lg_options *opt,
         if (f.needed_bytes <= bytes) break;
         if (!give_way(opt, &n_ctx, &n_seq)) return no_room(&f, b, bytes, err);
     }
-    uint64_t room = bytes - f.fixed_bytes;
+    uint64_t room = bytes - f.fixed_bytes, first = pages_of(n_ctx) * f.cost.page_bytes;
     if (roomy) room /= 2;
+    if (room > 2 * first) fit_requests(&f, &room, b);
     LG_TRY(fit_cache(&f, opt, &room, b, err));
     uint64_t page_bytes = f.cost.page_bytes + (b->opt.n_snap ? PAGE_TABLE_BYTES : 0);
     uint64_t n_page = page_bytes ? room / page_bytes : UINT64_MAX;

@@ -72,6 +72,7 @@ static void reap(lg_engine *eng) {
             continue;
         }
         *at = seq->next;
+        eng->limit.n_byte_free += seq->n_byte;
         lg_seq_close(&seq);
     }
 }
@@ -143,6 +144,7 @@ lg_status lg_submit(lg_engine *eng, const lg_request *req, uint64_t *id, lg_err 
         return LG_FAIL(err, LG_E_NOMEM, "request: no memory for the table of clients");
     }
     *id = ++eng->last_id;
+    eng->limit.n_byte_free -= seq->n_byte;
     eng->stats.n_submitted++;
     if (finish != LG_FINISH_NONE) { /* an earlier life had come to its end */
         seq->keep_end = true;
@@ -384,7 +386,8 @@ lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **out, lg_err *
                                 .tok = parts->tok,
                                 .eos = parts->w->cfg.eos,
                                 .n_eos = parts->w->cfg.n_eos,
-                                .kit = &eng->kit};
+                                .kit = &eng->kit,
+                                .n_byte_free = parts->budget.request_bytes};
     eng->kit =
         (lg_guide_kit){parts->tok, opt->n_sample_vocab, eng->limit.eos, eng->limit.n_eos, NULL};
     *out = eng;

@@ -146,6 +146,7 @@ struct lg_seq {
     bool has_token, has_end, keep_end; /* keep_end: the end event outlives the next lg_step */
     lg_event token, end;
     lg_top top[LG_MAX_TOP];
+    uint64_t n_byte; /* of its two blocks */
     /* clock */
     uint64_t submit_us, admit_us, first_us; /* 0: not yet */
 };
@@ -157,11 +158,12 @@ typedef struct lg_seq_limit {
     const lg_tokenizer *tok;
     const uint32_t *eos;
     uint32_t n_eos;
-    lg_guide_kit *kit; /* for grammars */
+    lg_guide_kit *kit;    /* for grammars */
+    uint64_t n_byte_free; /* for requests; grammars are not counted */
 } lg_seq_limit;
 
 /* Check a request and copy it; ids produced earlier go through stop strings and detokeniser without a trace.
- * The caller owns *seq.  LG_E_ARG naming the field, LG_E_NOMEM. */
+ * The caller owns *seq.  LG_E_ARG naming the field, LG_AGAIN when it takes more than n_byte_free, LG_E_NOMEM. */
 lg_status lg_seq_open(const lg_seq_limit *lim, const lg_request *req, uint64_t id, lg_seq **seq,
                       lg_err *err);
 void lg_seq_close(lg_seq **seq);
@@ -350,10 +352,12 @@ typedef struct lg_budget {
     lg_backend_opt
         opt; /* n_slot, n_snap, n_page, max_tok, max_seq, max_out, n_sample_vocab, kv */
     uint32_t n_ctx;
-    uint64_t stall_us;                   /* for lg_sched */
-    uint64_t memory_bytes;               /* the whole budget */
-    uint64_t state_bytes, scratch_bytes; /* state: slots, snapshots, pages, our tables */
-    uint64_t page_bytes, snap_bytes;     /* of one */
+    uint64_t stall_us;     /* for lg_sched */
+    uint64_t memory_bytes; /* the whole budget */
+    uint64_t state_bytes,
+        scratch_bytes;      /* state: slots, snapshots, pages, our tables, requests */
+    uint64_t request_bytes; /* of which for requests, until their last events are gone */
+    uint64_t page_bytes, snap_bytes; /* of one */
 } lg_budget;
 
 typedef void lg_plan_fn(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,

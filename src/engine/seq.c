@@ -179,14 +179,17 @@ lg_status lg_seq_open(const lg_seq_limit *lim, const lg_request *req, uint64_t i
     lg_arena_init(&a, NULL, 0);
     carve(req, &a);
     size_t bytes = a.used_bytes;
+    /* What is held (a stop string at most), what one id adds, and what the end adds. */
+    size_t text_bytes = (req->n_stop ? LG_MAX_STOP_BYTES : 0) + 2 * text_per_id(lim) + 1;
+    if (bytes + text_bytes > lim->n_byte_free) return LG_AGAIN;
     void *block = lg_mem_alloc(bytes);
     if (!block) return LG_FAIL(err, LG_E_NOMEM, "request: no memory for %zu bytes", bytes);
     lg_arena_init(&a, block, bytes);
     lg_seq *seq = carve(req, &a);
     LG_ASSERT((void *)seq == block);
-    /* What is held (a stop string at most), what one id adds, and what the end adds. */
-    seq->text.cap_bytes = (req->n_stop ? LG_MAX_STOP_BYTES : 0) + 2 * text_per_id(lim) + 1;
-    seq->text.data = lg_mem_alloc(seq->text.cap_bytes);
+    seq->n_byte = bytes + text_bytes;
+    seq->text.cap_bytes = text_bytes;
+    seq->text.data = lg_mem_alloc(text_bytes);
     seq->id = id;
     seq->sampler.params = req->params;
     lg_status st = fresh_seed(&seq->sampler.params, err);

@@ -37,6 +37,36 @@ def three_turns(s):
     return answers
 
 
+def long_model(folder):
+    """The bundled model with a context of 32,768 (its answers mean nothing out there, but they are exact)."""
+    path = os.path.join(folder, "long")
+    os.mkdir(path)
+    for name in os.listdir(server.MODEL):
+        if name != "config.json":
+            os.symlink(os.path.join(server.MODEL, name), os.path.join(path, name))
+    with open(os.path.join(server.MODEL, "config.json"), encoding="utf-8") as f:
+        text = f.read()
+    assert text.count('"max_position_embeddings": 4096') == 1
+    with open(os.path.join(path, "config.json"), "w", encoding="utf-8") as f:
+        f.write(text.replace('"max_position_embeddings": 4096', '"max_position_embeddings": 32768'))
+    return path
+
+
+def long_chat(open_server):
+    """(answer, prompt, computed, tail) of three turns after 16,000 tokens; open_server is asked for each turn."""
+    rules = " ".join("Rule %d: answer question number %d with a short sentence." % (i, i) for i in range(830))
+    messages, rows, before = [{"role": "system", "content": rules}], [], 0
+    for question in ("What is the capital of France?", "And of Japan?", "How many are two and three?"):
+        messages.append({"role": "user", "content": question})
+        s = open_server()
+        a = turn(s, messages)
+        u = a["usage"]
+        rows.append((a["choices"][0]["message"]["content"], u["prompt_tokens"], u["prompt_tokens"] - cached(a), u["prompt_tokens"] - before))
+        before = u["prompt_tokens"] + u["completion_tokens"]
+        messages.append({"role": "assistant", "content": rows[-1][0]})
+    return rows
+
+
 def wait_above(s, name, low):
     """The worker's report may come a little later than the answer."""
     until = time.monotonic() + 20
@@ -220,6 +250,31 @@ class Cache(unittest.TestCase):
                     before = n_prompt
                     messages.append({"role": "assistant", "content": text})
                     self.assertEqual(s.stop(), 0)
+
+    def test_a_long_chat_computes_its_tail_only(self):
+        """Three turns of a chat of 16,000 tokens, by one server, and by one server for each turn."""
+        with tempfile.TemporaryDirectory() as folder:
+            model, files = long_model(folder), os.path.join(folder, "cache")
+            args = ("--ctx", "20000", "--parallel", "2", "--memory", "1G")
+            with server.Server(*args, model=model) as s:
+                one = long_chat(lambda: s)
+            servers = []
+
+            def next_server():
+                if servers:
+                    self.assertEqual(servers[-1].stop(), 0)
+                servers.append(with_dir(files, *args, model=model))
+                return servers[-1]
+            try:
+                many = long_chat(next_server)
+            finally:
+                servers[-1].stop(9)
+            self.assertEqual([r[:2] for r in many], [r[:2] for r in one])
+            for what, rows in (("one server", one), ("restarted", many)):
+                print("  %s: %s" % (what, ", ".join("%d of %d (tail %d)" % (computed, n, tail) for _, n, computed, tail in rows)))
+                self.assertGreater(rows[0][1], 16000)
+                for _, _, computed, tail in rows[1:]:
+                    self.assertLessEqual(computed, tail + 64)
 
     def test_damaged_and_foreign_folders(self):
         with tempfile.TemporaryDirectory() as folder:

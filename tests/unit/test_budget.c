@@ -40,13 +40,19 @@ static void expect(lg_options opt, uint64_t weights_mib, uint64_t mib, bool room
     assert_in_range(b.opt.n_page, n_page, n_page + 2); /* what our tables leave of 3 MiB */
     assert_true(b.opt.max_tok >= n_seq);
     assert_true(weights_mib * MIB + b.state_bytes + b.scratch_bytes <= mib * MIB);
+    /* Two contexts of ids for each slot, and the largest lists that one may bring. */
+    assert_true(b.request_bytes >= 8 * (uint64_t)n_seq * n_ctx +
+                                       LG_MAX_STOP * 5 * LG_MAX_STOP_BYTES +
+                                       LG_MAX_BIAS * sizeof(lg_bias));
+    assert_true(b.request_bytes <= b.state_bytes);
 }
 
 static void test_everything_fits_where_there_is_room(void **state) {
     (void)state;
     expect((lg_options){0}, 100, 100000, false, 32768, 64, 64 * 512);
-    /* Half of what weights, scratch (32), slots (128) and our tables (a little above 16) leave. */
-    expect((lg_options){0}, 1000, 11180, true, 32768, 64, 5000);
+    /* Half of what weights, scratch (32), slots (128), our tables (a little above 16) and requests (17) leave, and
+     * requests take 47 more of it. */
+    expect((lg_options){0}, 1000, 11180, true, 32768, 64, 4945);
     expect((lg_options){.n_ctx = 100, .n_seq = 3}, 100, 1000, false, 100, 3, 6);
     expect((lg_options){.n_batch_tok = 5}, 100, 100000, false, 32768, 5, 5 * 512);
     expect((lg_options){.n_seq = 600, .n_ctx = 64}, 100, 100000, false, 64, 600, 600);
@@ -54,13 +60,13 @@ static void test_everything_fits_where_there_is_room(void **state) {
 
 static void test_what_was_not_asked_for_gives_way(void **state) {
     (void)state;
-    /* 512 pages + 32 scratch + 2 a slot, tables below 3 */
-    expect((lg_options){0}, 100, 100 + 512 + 32 + 8 * 2 + 3, false, 32768, 8, 512);
-    expect((lg_options){0}, 100, 100 + 256 + 32 + 8 * 2 + 3, false, 16384, 8, 256);
+    /* 512 pages + 32 scratch + 2 a slot, tables below 3, requests as much */
+    expect((lg_options){0}, 100, 100 + 512 + 32 + 8 * 2 + 6, false, 32768, 8, 512);
+    expect((lg_options){0}, 100, 100 + 256 + 32 + 8 * 2 + 5, false, 16384, 8, 256);
     expect((lg_options){0}, 100, 100 + 64 + 32 + 2 * 2 + 3, false, 4096, 2, 64);
     expect((lg_options){0}, 100, 100 + 4 + 32 + 1 * 2 + 1, false, 256, 1, 4);
-    expect((lg_options){.n_ctx = 32768}, 100, 100 + 512 + 32 + 2 + 1, false, 32768, 1, 512);
-    expect((lg_options){.n_seq = 64}, 100, 100 + 64 + 32 + 128 + 3, false, 4096, 64, 64);
+    expect((lg_options){.n_ctx = 32768}, 100, 100 + 512 + 32 + 2 + 2, false, 32768, 1, 512);
+    expect((lg_options){.n_seq = 64}, 100, 100 + 64 + 32 + 128 + 6, false, 4096, 64, 64);
 }
 
 static void test_too_little_memory_names_the_numbers(void **state) {
@@ -124,12 +130,12 @@ static void test_snapshots_are_in_the_budget(void **state) {
     lg_budget b;
     lg_err err = {0};
     /* weights 100, scratch 32, slots 8, a context of 64 pages: a quarter of the rest is for snapshots */
-    for (uint64_t mib = 206; mib < 3000; mib += 17) {
+    for (uint64_t mib = 207; mib < 3000; mib += 17) {
         assert_int_equal(fit_snap((lg_options){0}, mib, &b, &err), LG_OK);
         assert_true(100 * MIB + b.state_bytes + b.scratch_bytes <= mib * MIB);
         assert_true(b.opt.n_page >= 64 && b.opt.n_snap <= 256);
         if (mib > 300 && mib < 1000)
-            assert_in_range(b.opt.n_snap, (mib - 206) / 8 - 2, (mib - 204) / 8);
+            assert_in_range(b.opt.n_snap, (mib - 206) * 31 / 256 - 2, (mib - 204) / 8);
     }
     assert_int_equal(b.opt.n_snap, 256);
     assert_true(b.opt.n_page > 256); /* more than the running sequences can use */

@@ -162,6 +162,44 @@ static void test_a_full_queue_says_again(void **state) {
     assert_idle(r);
 }
 
+/* Requests take no more memory than the budget has for them, and give back what they took. */
+static void test_requests_stay_within_their_memory(void **state) {
+    rig *r = *state;
+    static uint32_t ids[900];
+    static char word[LG_MAX_STOP][LG_MAX_STOP_BYTES + 1];
+    static lg_bias bias[LG_MAX_BIAS];
+    const char *stop[LG_MAX_STOP];
+    fill_prompt(ids, 900, 1);
+    open_or_fail(r, (lg_options){.n_ctx = 1024, .n_seq = 4, .memory_bytes = 24 << 20});
+    uint64_t all = r->eng->parts.budget.request_bytes, id;
+    assert_int_equal(r->eng->limit.n_byte_free, all);
+    /* Alone the largest there may be is taken. */
+    for (uint32_t i = 0; i < LG_MAX_STOP; i++) {
+        memset(word[i], 'a' + (int)i, LG_MAX_STOP_BYTES);
+        stop[i] = word[i];
+    }
+    for (uint32_t i = 0; i < LG_MAX_BIAS; i++) bias[i] = (lg_bias){.id = i};
+    lg_request big = rig_request(r, ids, 900, 2, NULL), plain = big;
+    big.stop = stop;
+    big.n_stop = LG_MAX_STOP;
+    big.bias = bias;
+    big.n_bias = LG_MAX_BIAS;
+    submit(r, &big);
+    assert_true(all - r->eng->limit.n_byte_free > LG_MAX_STOP * 5 * LG_MAX_STOP_BYTES);
+    uint64_t n = 1;
+    int64_t n_alloc = lg_mem_alive();
+    while (lg_submit(r->eng, &plain, &id, NULL) == LG_OK) n++;
+    assert_true(n > 8 && n < all / (900 * sizeof *ids));
+    assert_int_equal(lg_submit(r->eng, &plain, &id, NULL), LG_AGAIN);
+    assert_int_equal(lg_mem_alive(), n_alloc + 2 * (int64_t)(n - 1));
+    assert_true(r->eng->limit.n_byte_free < 8192);
+    rig_run(r->eng);
+    assert_int_equal(lg_step(r->eng), LG_AGAIN);
+    assert_int_equal(stats(r).n_done, n);
+    assert_int_equal(r->eng->limit.n_byte_free, all);
+    assert_idle(r);
+}
+
 static void test_cancel_frees_everything_in_every_phase(void **state) {
     rig *r = *state;
     static uint32_t ids[300];
@@ -486,6 +524,7 @@ int main(void) {
         T(test_decodes_go_first_and_prompts_share),
         T(test_many_prompts_go_by_age_in_useful_pieces),
         T(test_a_full_queue_says_again),
+        T(test_requests_stay_within_their_memory),
         T(test_cancel_frees_everything_in_every_phase),
         T(test_close_in_the_middle_frees_everything),
         T(test_answers_end_at_max_tokens_and_at_the_context),
