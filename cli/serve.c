@@ -38,6 +38,7 @@ static const char help[] =
     "                      (default: 1000, or 4 steps without prompts if that is longer; 0: "
     "no\n"
     "                      limit)\n"
+    "      --strict        refuse options with which answers depend on more than the request\n"
     "      --threads N     threads of the worker (default: physical cores)\n"
     "      --pack-dir DIR  keep packed weights in DIR, as large as the model, so that later "
     "starts map\n"
@@ -147,6 +148,7 @@ enum {
     OPT_MIN_RANKS,
     OPT_INTERFACE,
     OPT_RANK_TIMEOUT,
+    OPT_STRICT,
     OPT_EXCHANGE,
     OPT_WIRE,
     OPT_OVERLAP,
@@ -203,6 +205,7 @@ static const struct option longs[] = {
     {"min-ranks", required_argument, NULL, OPT_MIN_RANKS},
     {"interface", required_argument, NULL, OPT_INTERFACE},
     {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
+    {"strict", no_argument, NULL, OPT_STRICT},
     {"exchange", required_argument, NULL, OPT_EXCHANGE},
     {"wire", required_argument, NULL, OPT_WIRE},
     {"overlap", required_argument, NULL, OPT_OVERLAP},
@@ -220,7 +223,7 @@ typedef struct serve_opt {
     const char *worker;
     char *arg[64]; /* the worker's; texts are argv's or static */
     size_t n_arg;
-    bool help, core_dumps;
+    bool help, core_dumps, strict, other_sums;
 } serve_opt;
 
 static void add_arg(serve_opt *o, const char *name, char *value) {
@@ -301,8 +304,14 @@ static bool take_ranks(serve_opt *o, const char *argv0, int c) {
     case OPT_SPARE:
         add_arg(o, "--spare-experts", optarg);
         return lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v);
-    case OPT_EXCHANGE: add_arg(o, "--exchange", optarg); return true;
-    case OPT_WIRE: add_arg(o, "--wire", optarg); return true;
+    case OPT_EXCHANGE:
+        o->other_sums |= strcmp(optarg, "strict") != 0;
+        add_arg(o, "--exchange", optarg);
+        return true;
+    case OPT_WIRE:
+        o->other_sums |= strcmp(optarg, "f32") != 0;
+        add_arg(o, "--wire", optarg);
+        return true;
     case OPT_OVERLAP: add_arg(o, "--overlap", optarg); return true;
     case OPT_TRACE: add_arg(o, "--trace", optarg); return true;
     case OPT_LOAD: add_arg(o, "--expert-load", optarg); return true;
@@ -332,6 +341,7 @@ static bool take(serve_opt *o, const char *argv0, int c) {
     case OPT_MEMORY:
         add_arg(o, "--memory", optarg);
         return lg_option_size(argv0, "--memory", optarg, &v);
+    case OPT_STRICT: o->strict = true; return true;
     case OPT_KV: add_arg(o, "--kv", optarg); return lg_option_kv(argv0, optarg, &kv);
     case OPT_CACHE:
         add_arg(o, "--cache-memory", optarg);
@@ -426,6 +436,13 @@ int lg_serve_main(int argc, char **argv) {
     }
     if (!o.gate.model_path || optind != argc) {
         fprintf(stderr, "%s: --model PATH is needed, and nothing but options\n", argv[0]);
+        return lg_option_usage(argv[0]);
+    }
+    if (o.strict && o.other_sums) {
+        fprintf(stderr,
+                "%s: --strict goes with --exchange strict and --wire f32 only: others round "
+                "otherwise\n",
+                argv[0]);
         return lg_option_usage(argv[0]);
     }
     if (!o.gate.tls_cert != !o.gate.tls_key || (o.gate.tls_client_ca && !o.gate.tls_cert)) {

@@ -5,6 +5,7 @@
  *     bench_engine stall [N [THREADS [DEPTH]]]
  *                                      gaps between tokens while N (16384) tokens of a prompt are read, after DEPTH (0) that are kept,
  *                                      at bounds of 3, 8 and 16 times the idle gap
+ *     bench_engine slots               tokens a second of two and of three answers, wherever their slots lie among eight
  *     bench_engine cache               requests a second at 64 users, kept texts on beside off
  *
  * stall and cache run the model of LG_MODEL (models/tiny-qwen35moe) on one thread, and the engine's clock is the processor
@@ -391,6 +392,66 @@ static void stall(uint32_t n, int n_thread, uint32_t depth) {
     unload(&m);
 }
 
+/* ---- slots ---- */
+
+/* Steps a second of answers in the slots of this set. */
+static double in_slots(lg_engine *eng, uint32_t set) {
+    enum { N_STEP = 40 };
+    static uint32_t ids[N_PROMPT];
+    double us[N_STEP];
+    uint64_t id[8];
+    uint32_t n = 0;
+    lg_state *st = &eng->home->state;
+    for (uint32_t k = 0, low = 0, high = 8; k < 8; k++) /* those of the set are taken first */
+        st->slot_free[set >> k & 1 ? --high : low++] = k;
+    for (uint32_t k = 0; k < 8; k++) {
+        if (!(set >> k & 1)) continue;
+        fill(ids, N_PROMPT, n); /* the same texts in all sets: others choose other experts */
+        id[n++] = submit(eng, ids, N_PROMPT, 0);
+    }
+    for (uint32_t i = 0; i < 5; i++) step(eng, 0, NULL);
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < eng->n_run; i++) used |= 1u << eng->run[i]->slot;
+    LG_ASSERT(used == set);
+    for (uint32_t i = 0; i < N_STEP; i++) {
+        double start = now_ns();
+        step(eng, 0, NULL);
+        us[i] = (now_ns() - start) * 1e-3;
+    }
+    while (n) lg_cancel(eng, id[--n]);
+    step(eng, 0, NULL);
+    return 1e6 / quantile(us, N_STEP, 0.25);
+}
+
+static void slots(void) {
+    enum { ROUND = 9 };
+    static double rate[256][ROUND];
+    model m = load(true, 1);
+    lg_engine *eng =
+        open_engine(&m, &cpu, m.w, &(lg_options){.n_ctx = 512, .n_seq = 8, .no_cache = true});
+    for (uint32_t r = 0; r < ROUND; r++)
+        for (uint32_t set = 0; set < 256; set++)
+            if (__builtin_popcount(set) == 2 || __builtin_popcount(set) == 3)
+                rate[set][r] = in_slots(eng, set);
+    for (int n = 2; n <= 3; n++) {
+        double low = 1e30, high = 0, side = 0;
+        uint32_t slowest = 0;
+        for (uint32_t set = 0; set < 256; set++) {
+            if (__builtin_popcount(set) != n) continue;
+            double x = quantile(rate[set], ROUND, 1.0); /* other work only slows */
+            if (x < low) slowest = set;
+            if (x < low) low = x;
+            if (x > high) high = x;
+            if (set == (1u << n) - 1) side = x;
+        }
+        printf("%d answers in slots of 8: side by side %.0f steps/s, all sets %.0f (0x%02x) to "
+               "%.0f\n",
+               n, side, low, slowest, high);
+    }
+    lg_close(&eng);
+    unload(&m);
+}
+
 /* ---- kept texts ---- */
 
 /* Requests a second of 64 users who ask again when they are answered: prompts of n_same common tokens and n_own of their own. */
@@ -409,7 +470,7 @@ static double users(lg_engine *eng, uint32_t n_req, uint32_t n_same, uint32_t n_
 }
 
 static void cache(void) {
-    enum { REPEAT = 3 };
+    enum { REPEAT = 7 };
     static const struct {
         const char *name;
         uint32_t n_same, n_own;
@@ -450,6 +511,7 @@ int main(int argc, char **argv) {
     uint32_t num[] = {16384, 1, 0};
     for (int i = 0; i < 3 && argc > i + 2; i++) num[i] = (uint32_t)atoi(argv[i + 2]);
     if (all || strcmp(what, "stall") == 0) stall(num[0], (int)num[1], num[2]);
+    if (all || strcmp(what, "slots") == 0) slots();
     if (all || strcmp(what, "cache") == 0) cache();
     return 0;
 }

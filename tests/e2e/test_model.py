@@ -110,6 +110,16 @@ class Model(unittest.TestCase):
         code, _, body = self.s.post(CHAT, {"model": server.NAME, "messages": [{"role": "user", "content": "word " * 100000}]})
         self.assertEqual((code, body["error"]["code"]), (400, "context_length_exceeded"))
 
+    def test_strict_refuses_other_sums(self):
+        for more in (("--exchange", "reduce"), ("--wire", "q8")):
+            out = subprocess.run([server.LIGNUM, "serve", "--model", server.MODEL, "--strict", *more], capture_output=True, text=True,
+                                 timeout=30)
+            self.assertNotEqual(out.returncode, 0)
+            self.assertIn("--strict goes with --exchange strict", out.stderr)
+        with server.Server("--strict") as s:
+            row = server.evals("facts")[0]
+            self.assertEqual(s.chat(server.chat_body(row))["choices"], self.s.chat(server.chat_body(row))["choices"])
+
     def test_idle_processes_sleep(self):
         def ticks(pid):
             with open("/proc/%d/stat" % pid) as f:

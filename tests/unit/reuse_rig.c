@@ -73,7 +73,7 @@ static const lg_backend_ops noting = {.plan = lg_backend_plan_bytes,
 
 /* ---- prompts ---- */
 
-static bool few(void) {
+bool few(void) {
     return test_few("every fifth prompt");
 }
 

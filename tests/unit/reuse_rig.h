@@ -56,6 +56,8 @@ extern enum fault fault; /* what the backend does wrong */
 
 #define EACH(b) for (bench *b = benches; b < benches + N_BENCH; b++)
 
+bool few(void); /* whether to do a part only */
+
 /* Group setup and teardown: models and prompts, and what comes of each alone, with nothing kept, in bench.cold. */
 int open_all(void **state);
 int close_all(void **state);

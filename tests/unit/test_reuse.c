@@ -39,6 +39,35 @@ static void test_split(void **state) {
     }
 }
 
+/* A text that goes on from every position around the ends of two pages, with what had been kept up to there. */
+static void test_every_boundary(void **state) {
+    (void)state;
+    bench *b = &benches[1];
+    uint32_t at = 0, n_done = 0, n_reused = 0;
+    while (b->text[at].n_id < 3 * LG_PAGE_TOK) at++;
+    text *t = &b->text[at];
+    uint32_t n_id = t->n_id;
+    open_bench(b, &(setting){.n_seq = 2});
+    for (uint32_t n = LG_PAGE_TOK - 16; n < 2 * LG_PAGE_TOK + 16; n++) {
+        if (few() && n % 5) continue;
+        for (uint32_t pass = 0; pass < 2; pass++) {
+            t->n_id = pass ? n_id : n;
+            submit(b, at, 0);
+            run(b);
+        }
+        n_done++;
+        n_reused += b->got[at].n_cached + 1 == n;
+        assert_memory_equal(b->got[at].id, b->cold[at].id, sizeof b->cold[at].id);
+        assert_memory_equal(b->got[at].hash, b->cold[at].hash, sizeof b->cold[at].hash);
+        lg_prefix_clear(&b->eng->home->prefix);
+    }
+    t->n_id = n_id;
+    print_message("  %u lengths, %u of them reused to the last token but one\n", n_done,
+                  n_reused);
+    assert_int_equal(n_reused, n_done);
+    close_bench(b);
+}
+
 static void test_one_thread(void **state) {
     (void)state;
     EACH(b) {
@@ -125,6 +154,7 @@ int main(void) {
         cmocka_unit_test(test_warm_and_batched),
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_one_thread),
+        cmocka_unit_test(test_every_boundary),
         cmocka_unit_test(test_after_evictions),
         cmocka_unit_test(test_after_cancels),
         cmocka_unit_test(test_put_back),
