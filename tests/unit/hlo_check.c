@@ -309,6 +309,11 @@ static void arguments(reader *r) {
             c->alias[c->n_arg] = (int)strtol(r->p, (char **)(uintptr_t)&r->p, 10);
             need(r, ": i32}");
         }
+        if (eat(r, "{mhlo.layout_mode = \"")) {
+            c->n_laid_out++;
+            r->p = strchr(r->p, '"') ? strchr(r->p, '"') + 1 : r->p;
+            need(r, "}");
+        }
         c->n_arg++;
     } while (!r->failed && eat(r, ","));
     need(r, ")");

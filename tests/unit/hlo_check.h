@@ -15,6 +15,7 @@
 typedef struct hlo_check {
     char why[256]; /* of a fault, with the line */
     uint32_t n_arg, n_result, n_value, n_op, n_loop;
+    uint32_t n_laid_out;                /* arguments with a layout of their own */
     const char *arg[HLO_CHECK_MAX_ARG]; /* type texts in the text itself, up to '>' */
     int alias[HLO_CHECK_MAX_ARG];       /* the result an argument is tied to, or -1 */
     const char *result[HLO_CHECK_MAX_ARG];

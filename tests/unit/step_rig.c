@@ -45,6 +45,22 @@ void step_rig_matrix(const lg_mat *m, float *to) {
         }
 }
 
+/* The bytes of an FP8 matrix, row-major, and its scales. */
+static uint8_t *put_codes(const lg_mat *m, uint8_t *to) {
+    assert_int_equal(m->type, LG_E4M3);
+    for (uint32_t o = 0; o < m->n_out; o++)
+        for (uint32_t i = 0; i < m->n_in; i++)
+            *to++ = ((const uint8_t *)
+                         m->panel)[((size_t)(o / LG_NR) * m->n_in + i) * LG_NR + o % LG_NR];
+    return to;
+}
+
+static float *put_scales(const lg_mat *m, float *to) {
+    size_t n = (size_t)(m->n_out / 128) * (m->n_in / 128);
+    memcpy(to, m->scale, n * sizeof *to);
+    return to + n;
+}
+
 static float *put_matrix(const lg_mat *m, float *to) {
     step_rig_matrix(m, to);
     return to + (size_t)m->n_out * m->n_in;
@@ -95,6 +111,15 @@ static float *put_layer(const step_rig *r, lg_pjrt_weight w, uint32_t layer, uin
         for (uint32_t e = 0; e < each; e++)
             to = put_mlp(&l->expert[device * each + e], w == LG_PJRT_W_EXPERT_DOWN, to);
         return to;
+    case LG_PJRT_W_EXPERT_GATE_UP_SCALE:
+        for (uint32_t e = 0; e < each; e++)
+            to = put_scales(&l->expert[device * each + e].up,
+                            put_scales(&l->expert[device * each + e].gate, to));
+        return to;
+    case LG_PJRT_W_EXPERT_DOWN_SCALE:
+        for (uint32_t e = 0; e < each; e++)
+            to = put_scales(&l->expert[device * each + e].down, to);
+        return to;
     default: fail_msg("weight %d of layer %u", w, layer); return NULL;
     }
 }
@@ -120,6 +145,18 @@ static float *put_once(const step_rig *r, lg_pjrt_weight w, float *to) {
     }
 }
 
+/* Experts of one device as they are stored. */
+static uint8_t *put_fp8(const step_rig *r, const lg_pjrt_arg *a, uint32_t layer,
+                        uint32_t device, uint8_t *to) {
+    uint32_t each = r->w->cfg.n_expert / r->m.n_device;
+    for (uint32_t e = 0; e < each; e++) {
+        const lg_mlp_w *m = &r->w->layer[layer].expert[device * each + e];
+        to = a->weight == LG_PJRT_W_EXPERT_DOWN ? put_codes(&m->down, to)
+                                                : put_codes(&m->up, put_codes(&m->gate, to));
+    }
+    return to;
+}
+
 static lg_pjrt_buf *upload(step_rig *r, const lg_pjrt_arg *a, uint32_t device) {
     lg_err err;
     size_t bytes = lg_pjrt_dims_bytes(&a->dims), n = bytes / lg_pjrt_type_bytes(a->dims.type);
@@ -128,6 +165,12 @@ static lg_pjrt_buf *upload(step_rig *r, const lg_pjrt_arg *a, uint32_t device) {
     assert_non_null(x);
     if (a->role == LG_PJRT_POOL) {
         memset(x, 0xff, n * sizeof *x);
+        end = x + n;
+    } else if (a->dims.type == LG_PJRT_F8E4M3FN) {
+        uint8_t *to = (uint8_t *)x;
+        for (uint32_t i = 0; i < (a->n_layer ? a->n_layer : 1u); i++)
+            to = put_fp8(r, a, a->layer0 + i * a->layer_step, device, to);
+        assert_int_equal(to - (uint8_t *)x, n);
         end = x + n;
     } else if (a->weight < LG_PJRT_W_IN_NORM) {
         end = put_once(r, a->weight, x);

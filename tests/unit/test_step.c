@@ -570,6 +570,23 @@ static void test_tiled_heads(void **state) {
     assert_true(l.worst < 1e-3 && l.same == N_TEXT);
 }
 
+/* Experts kept in FP8 with their blocks' scales: the same numbers as widened ones, so the same reference. */
+static void test_fp8(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    for (int all = 0; all < 2; all++) {
+        lg_pjrt_model how = plain();
+        how.expert = LG_PJRT_F8E4M3FN;
+        how.moe = all ? LG_PJRT_MOE_ALL : LG_PJRT_MOE_TILES;
+        open_model(&one, "tiny-moe-fp8", how);
+        check_prompt(&one, "p5");
+        check_prompt(&one, "p65");
+        printf("  FP8 experts, %s: logits within %.1e, compiled in %.1f s\n",
+               all ? "all" : "by tiles", one.kind[0].worst, one.rig.compile_s);
+        close_model(&one);
+    }
+}
+
 /* ---- several devices ---- */
 
 /* Every device has rows of its own, one has none; experts are divided.  Each row's logits are the reference's. */
@@ -656,7 +673,8 @@ int main(void) {
         cmocka_unit_test(test_goldens), cmocka_unit_test(test_loop),
         cmocka_unit_test(test_splits),  cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_padding), cmocka_unit_test(test_bundled),
-        cmocka_unit_test(test_devices), cmocka_unit_test(test_tiled_heads)};
+        cmocka_unit_test(test_devices), cmocka_unit_test(test_tiled_heads),
+        cmocka_unit_test(test_fp8)};
     cmocka_set_test_filter(getenv("LG_STEP_TEST"));
     return cmocka_run_group_tests(tests, start, finish);
 }

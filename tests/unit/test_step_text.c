@@ -192,6 +192,12 @@ static void test_published_sizes(void **state) {
         size_t a = check_bucket(&m, &decode), b = check_bucket(&m, &prefill);
         double looped = now_s() - t;
         uint32_t n_loop = check.n_loop;
+        /* Stacked BF16 matrices of a group: 5 of each GDN mixer, 4 of the attention, router and shared expert of each layer. */
+        assert_int_equal(check.n_laid_out, 0);
+        m.tiled = true;
+        check_bucket(&m, &decode);
+        assert_int_equal(check.n_laid_out, 3 * (5 + 3) + (4 + 3));
+        m.tiled = false;
         m.unrolled = true;
         size_t whole = check_bucket(&m, &prefill);
         printf("  %-5s a group in a loop: decode %zu kB, prefill %zu kB, %u loops, written and "

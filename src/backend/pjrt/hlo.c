@@ -179,7 +179,7 @@ lg_hlo_val lg_hlo_text_op(lg_hlo *h, const char *op, const lg_hlo_val *arg, uint
     return r;
 }
 
-lg_hlo_val lg_hlo_arg(lg_hlo *h, lg_hlo_type t, int alias) {
+static lg_hlo_val argument(lg_hlo *h, lg_hlo_type t, int alias, const char *layout) {
     lg_hlo_name s;
     lg_hlo_val v = define(h, t, h->n_def, -1);
     if (h->failed) return 0;
@@ -187,8 +187,17 @@ lg_hlo_val lg_hlo_arg(lg_hlo *h, lg_hlo_type t, int alias) {
     lg_buf_printf(&h->args, "%s\n      %%v%u: %s", h->n_arg ? "," : "", h->def[v].number,
                   lg_hlo_text_type(t, &s));
     if (alias >= 0) lg_buf_printf(&h->args, " {tf.aliasing_output = %d : i32}", alias);
+    if (layout) lg_buf_printf(&h->args, " {mhlo.layout_mode = \"%s\"}", layout);
     h->n_arg++;
     return v;
+}
+
+lg_hlo_val lg_hlo_arg(lg_hlo *h, lg_hlo_type t, int alias) {
+    return argument(h, t, alias, NULL);
+}
+
+lg_hlo_val lg_hlo_arg_laid_out(lg_hlo *h, lg_hlo_type t, const char *layout) {
+    return argument(h, t, LG_HLO_NO_ALIAS, layout);
 }
 
 lg_status lg_hlo_finish(lg_hlo *h, const char *name, uint32_t n_replica,

@@ -72,6 +72,8 @@ int64_t lg_hlo_dim(const lg_hlo *h, lg_hlo_val v, uint32_t i);
 
 /* The next argument of main; alias: the number of the result whose memory it gives, or LG_HLO_NO_ALIAS. */
 lg_hlo_val lg_hlo_arg(lg_hlo *h, lg_hlo_type t, int alias);
+/* The same laid out on the device as `layout` says: "{2,1,0:T(16,128)(2,1)}", axes from the fastest on and the tiles. */
+lg_hlo_val lg_hlo_arg_laid_out(lg_hlo *h, lg_hlo_type t, const char *layout);
 
 /* End main with these results and append the module to *out.  LG_E_ARG with the reason of the first fault; LG_E_NOMEM. */
 lg_status lg_hlo_finish(lg_hlo *h, const char *name, uint32_t n_replica,

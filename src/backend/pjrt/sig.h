@@ -19,6 +19,11 @@ typedef enum { LG_PJRT_MOE_TILES, LG_PJRT_MOE_ALL } lg_pjrt_moe;
 
 struct lg_step_parts;
 
+/* The layout that a TPU's products read stacked BF16 matrices in, of three axes and of four.  In the plain one a loop over layers
+ * copies all of them in every step. */
+#define LG_PJRT_TILES_3 "{2,1,0:T(16,128)(2,1)}"
+#define LG_PJRT_TILES_4 "{3,2,1,0:T(16,128)(2,1)}"
+
 /* What is the same in all programs of one backend. */
 typedef struct lg_pjrt_model {
     const lg_config *cfg;
@@ -34,6 +39,8 @@ typedef struct lg_pjrt_model {
     uint32_t n_ctx;          /* longest sequence: rows of the rope tables */
     uint32_t n_sample_vocab; /* ids from here up are never chosen */
     bool unrolled;           /* layers written out instead of a loop over groups */
+    bool
+        tiled; /* TPU, looped: stacked BF16 matrices are laid out on the device as LG_PJRT_TILES_3 and _4 say (lg_pjrt_arg.tiled) */
     const struct lg_step_parts *parts; /* NULL: everything in StableHLO */
 } lg_pjrt_model;
 
@@ -129,6 +136,8 @@ typedef struct lg_pjrt_arg {
     lg_pjrt_weight weight;
     uint16_t layer0, layer_step, n_layer;
     bool in_out;
+    bool
+        tiled; /* wanted in the layout LG_PJRT_TILES_3 or _4, which is not the device's own choice */
     /* POOL.  The dimension that counts pages (KEY, VALUE) or slots (S, CONV), so that one of them can be copied. */
     lg_pjrt_pool pool;
     uint32_t unit_dim;

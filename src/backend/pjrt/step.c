@@ -63,8 +63,12 @@ static lg_hlo_val add_arg(lg_step_emit *s, const char *name, lg_pjrt_role role, 
     lg_pjrt_arg *a = &s->sig->arg[i];
     *a = (lg_pjrt_arg){
         .role = role, .dims = dims_of(t), .result = role == LG_PJRT_POOL ? (int)i : -1};
+    bool looped = !s->m->unrolled && s->period < s->cfg->n_layer;
+    a->tiled =
+        s->m->tiled && looped && role == LG_PJRT_WEIGHT && t.n_dim >= 3 && t.dt == LG_HLO_BF16;
     snprintf(a->name, sizeof a->name, "%s", name);
-    return lg_hlo_arg(&s->h, t, a->result);
+    if (!a->tiled) return lg_hlo_arg(&s->h, t, a->result);
+    return lg_hlo_arg_laid_out(&s->h, t, t.n_dim == 3 ? LG_PJRT_TILES_3 : LG_PJRT_TILES_4);
 }
 
 static void pool_arg(lg_step_emit *s, const char *name, lg_pjrt_pool pool, lg_hlo_type t) {
