@@ -165,8 +165,8 @@ typedef struct lg_gdn_arg {
     uint32_t n_tok;
     uint32_t n_open; /* rows open before this call, = position % LG_GDN_C */
     bool
-        has_init; /* position >= LG_GDN_C: S was written.  false: S is zero by definition and its
-                      memory, never written yet, is overwritten unread; n_open may still be > 0 */
+        has_init; /* position >= LG_GDN_C: S was written.  false: S is zero by definition, its terms are left out and its
+                      memory, never written yet, is not read; n_open may still be > 0 */
     const float *q, *k; /* [n_tok][ld_qk]: normalised, q scaled by dk^-1/2 */
     size_t ld_qk;
     const float *v; /* [n_tok][ld_v] */
@@ -180,8 +180,10 @@ typedef struct lg_gdn_arg {
     const float *
         open_k; /* [dk][LG_GDN_C]: open keys, one a column; shared by the value heads of a key head, so the
                               caller appends to it with gdn_keep_k after all of them have run */
-    float *open_d;  /* [LG_GDN_C][dv], updated */
-    float *open_g;  /* [LG_GDN_C], updated */
+    float *open_d; /* [LG_GDN_C][dv], updated */
+    float *open_g; /* [LG_GDN_C], updated */
+    const float *
+        next; /* the S of the head that will follow on this thread, or NULL: it may be fetched ahead */
     float *scratch; /* lg_gdn_scratch_floats(dk, dv) floats, 64-byte aligned */
 } lg_gdn_arg;
 

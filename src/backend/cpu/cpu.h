@@ -232,6 +232,8 @@ void lg_cpu_attn(lg_backend *be, uint32_t layer);
 /* Of it, the part between the products: the step's queries (s.q) look at their pages, and s.gated is filled. */
 void lg_cpu_attn_pages(lg_backend *be, uint32_t layer);
 void lg_cpu_gdn(lg_backend *be, uint32_t layer);
+/* Of it, the part between the products: from s.qkv, s.z, s.b and s.a to s.y, and the slots go on. */
+void lg_cpu_gdn_heads(lg_backend *be, uint32_t layer);
 void lg_cpu_moe(lg_backend *be, uint32_t layer);
 void lg_cpu_moe_group(lg_backend *be, uint32_t layer);
 void lg_cpu_dense(lg_backend *be, uint32_t layer);

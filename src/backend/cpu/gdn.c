@@ -1,19 +1,62 @@
 /* gdn.c - Gated DeltaNet of one layer: projections, convolution, gates, recurrence, gated norm.
  *
  * In: s.xn.  Out: s.mix, and the layer's part of each sequence's slot (state, open rows, last raw rows).
- * Tasks of the middle stage: (sequence, key head) with the value heads that share it.  A slot of a sequence at position 0
- * is written, never read.  Where a snapshot is wanted, the rows are cut and each task copies its part of the slot there.  Thread: engine and pool.  Test: tests/unit/test_golden.c, tests/unit/test_exact.c */
+ * Units of the middle stage: (key head, sequence) with the value heads that share it.  A slot of a sequence at position 0
+ * is written, never read.  Where a snapshot is wanted, the rows are cut and each unit copies its part of the slot there.
+ * Sequences of one token each are bound by reading their states, so a task is several units then, and while one is in work
+ * memory is asked for what the next reads.
+ * Thread: engine and pool.  Test: tests/unit/test_golden.c, tests/unit/test_exact.c; speed: tests/bench/bench_gdn.c */
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
 
-#define L2_EPS 1e-6f /* of the official code, not a config field */
+#define L2_EPS           1e-6f /* of the official code, not a config field */
+#define TASKS_PER_THREAD 4     /* of sequences of one token each */
+#define CACHE_LINE       64
 
 typedef struct gdn_ctx {
     lg_backend *be;
     const lg_layer_w *w;
     uint32_t layer;
+    uint32_t n_unit, n_unit_task; /* units, and how many a task has */
 } gdn_ctx;
+
+/* Sequence and key head of a unit. */
+static const lg_batch_seq *unit_seq(const gdn_ctx *c, uint32_t unit) {
+    return &c->be->batch->seq[unit % c->be->batch->n_seq];
+}
+
+static uint32_t unit_head(const gdn_ctx *c, uint32_t unit) {
+    return unit / c->be->batch->n_seq;
+}
+
+static void ask(const float *from, size_t n_float) {
+    for (const char *p = (const char *)from, *end = (const char *)(from + n_float); p < end;
+         p += CACHE_LINE)
+        __builtin_prefetch(p, 0, 2);
+}
+
+/* Ask memory for what a unit reads first: the last rows of its channels and the open keys.  Returns the S that comes then, or NULL. */
+static const float *ask_unit(const gdn_ctx *c, uint32_t unit) {
+    const lg_backend *be = c->be;
+    const lg_config *cfg = be->cfg;
+    const lg_batch_seq *seq = unit_seq(c, unit);
+    uint32_t kh = unit_head(c, unit), dk = cfg->d_k, n_open = seq->pos % LG_GDN_C;
+    const float *state = lg_cpu_slot(be, seq->slot, c->layer);
+    size_t width = lg_config_conv_dim(cfg), keys = (size_t)cfg->n_k_head * dk;
+    if (seq->pos == 0) return NULL;
+    for (size_t i = 0; i < LG_CONV_K - 1; i++) {
+        const float *prev = state + be->lay.conv + i * width;
+        ask(prev + kh * dk, dk);
+        ask(prev + keys + kh * dk, dk);
+        for (uint32_t j = 0; j < cfg->n_v_head / cfg->n_k_head; j++)
+            ask(prev + 2 * keys + (size_t)lg_config_v_head(cfg, kh, j) * cfg->d_v, cfg->d_v);
+    }
+    const float *open_k = state + be->lay.open_k + (size_t)kh * dk * LG_GDN_C;
+    for (size_t i = 0; n_open > 0 && i < dk; i++) ask(open_k + i * LG_GDN_C, n_open);
+    if (seq->pos < LG_GDN_C) return NULL;
+    return state + be->lay.s + (size_t)lg_config_v_head(cfg, kh, 0) * dk * cfg->d_v;
+}
 
 /* Convolve this key head's query, key and value channels, then normalise query and key. */
 static void conv_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, float *prev) {
@@ -40,9 +83,9 @@ static void conv_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, fl
     }
 }
 
-/* Recurrence and gated norm of one value head. */
+/* Recurrence and gated norm of one value head; `next`: whose S comes after it, or NULL. */
 static void value_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, uint32_t vh,
-                       float *state, int thread) {
+                       float *state, const float *next, int thread) {
     const lg_backend *be = c->be;
     const lg_config *cfg = be->cfg;
     const lg_cpu_scratch *s = &be->s;
@@ -68,6 +111,7 @@ static void value_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, u
                     .open_k = state + be->lay.open_k + (size_t)kh * dk * LG_GDN_C,
                     .open_d = state + be->lay.open_d + (size_t)vh * LG_GDN_C * dv,
                     .open_g = state + be->lay.open_g + (size_t)vh * LG_GDN_C,
+                    .next = next,
                     .scratch = s->gdn + (size_t)thread * s->gdn_ld};
     be->kern->gdn_rows(&a);
     for (size_t t = tok0; t < tok0 + seq->n_tok; t++) {
@@ -76,9 +120,9 @@ static void value_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, u
     }
 }
 
-/* Some rows of one sequence, one key head: their outputs, and the state after them. */
+/* Some rows of one sequence, one key head: their outputs, and the state after them; `next`: the S that comes after, or NULL. */
 static void run_rows(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, float *state,
-                     int thread) {
+                     const float *next, int thread) {
     const lg_backend *be = c->be;
     const lg_config *cfg = be->cfg;
     const lg_cpu_scratch *s = &be->s;
@@ -92,30 +136,41 @@ static void run_rows(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, flo
             lg_gdn_gates(s->a + at, s->b + at, c->w->neg_exp_a + vh, c->w->dt_bias + vh, 1,
                          s->g + at, s->beta + at);
         }
-        value_head(c, seq, kh, vh, state, thread);
+        const float *after = next;
+        if (j + 1 < ratio)
+            after = state + be->lay.s +
+                    (size_t)lg_config_v_head(cfg, kh, j + 1) * cfg->d_k * cfg->d_v;
+        value_head(c, seq, kh, vh, state, after, thread);
     }
     lg_gdn_keep_k(s->qk + seq->tok0 * 2 * keys + keys + (size_t)kh * cfg->d_k, 2 * keys,
                   cfg->d_k, seq->n_tok, seq->pos % LG_GDN_C,
                   state + be->lay.open_k + (size_t)kh * cfg->d_k * LG_GDN_C);
 }
 
-static void head_task(void *ctx, size_t task, int thread) {
-    const gdn_ctx *c = ctx;
+static void run_unit(const gdn_ctx *c, uint32_t unit, const float *next, int thread) {
     const lg_backend *be = c->be;
-    const lg_batch_seq *seq = &be->batch->seq[task / be->cfg->n_k_head];
-    uint32_t kh = (uint32_t)(task % be->cfg->n_k_head);
+    const lg_batch_seq *seq = unit_seq(c, unit);
+    uint32_t kh = unit_head(c, unit);
     float *state = lg_cpu_slot(be, seq->slot, c->layer);
     lg_batch_seq part = *seq;
     for (uint32_t i = 0; i <= seq->n_save; i++) {
         uint32_t end = seq->tok0 + (i < seq->n_save ? seq->save[i].n_row : seq->n_tok);
         part.n_tok = end - part.tok0;
-        if (part.n_tok) run_rows(c, &part, kh, state, thread);
+        if (part.n_tok) run_rows(c, &part, kh, state, next, thread);
         part.pos += part.n_tok;
         part.tok0 = end;
         if (i < seq->n_save)
             lg_cpu_snap_head(be, kh, part.pos, state,
                              lg_cpu_snap(be, seq->save[i].snap, c->layer));
     }
+}
+
+static void unit_task(void *ctx, size_t task, int thread) {
+    const gdn_ctx *c = ctx;
+    uint32_t u0 = (uint32_t)task * c->n_unit_task, left = c->n_unit - u0;
+    uint32_t u1 = left < c->n_unit_task ? c->n_unit : u0 + c->n_unit_task;
+    for (uint32_t u = u0; u < u1; u++)
+        run_unit(c, u, u + 1 < u1 ? ask_unit(c, u + 1) : NULL, thread);
 }
 
 static void trace_middle(const lg_backend *be, int layer) {
@@ -130,6 +185,17 @@ static void trace_middle(const lg_backend *be, int layer) {
     lg_cpu_trace(be, layer, "gdn.beta", s->beta, n, heads, heads);
     lg_cpu_trace(be, layer, "gdn.core_out", s->core, n, vals, vals);
     lg_cpu_trace(be, layer, "gdn.gated_norm", s->y, n, vals, vals);
+}
+
+void lg_cpu_gdn_heads(lg_backend *be, uint32_t layer) {
+    const lg_config *cfg = be->cfg;
+    const lg_batch *b = be->batch;
+    uint64_t vals = (uint64_t)cfg->n_v_head * cfg->d_v;
+    uint32_t n = b->n_seq * cfg->n_k_head, at_most = (uint32_t)be->n_thread * TASKS_PER_THREAD;
+    gdn_ctx c = {be, &be->w->layer[layer], layer, n, 1};
+    if (b->n_tok == b->n_seq && n > at_most) c.n_unit_task = (n + at_most - 1) / at_most;
+    lg_cpu_run(be, (n + c.n_unit_task - 1) / c.n_unit_task, b->n_tok * vals * cfg->d_k * 3,
+               unit_task, &c);
 }
 
 void lg_cpu_gdn(lg_backend *be, uint32_t layer) {
@@ -147,9 +213,7 @@ void lg_cpu_gdn(lg_backend *be, uint32_t layer) {
     lg_cpu_gemm_run(be, in, 4);
     lg_cpu_trace(be, (int)layer, "gdn.qkv_raw", s->qkv, n, conv, conv);
     lg_cpu_trace(be, (int)layer, "gdn.z", s->z, n, vals, vals);
-    gdn_ctx c = {be, w, layer};
-    lg_cpu_run(be, (size_t)be->batch->n_seq * cfg->n_k_head, (uint64_t)n * vals * cfg->d_k * 3,
-               head_task, &c);
+    lg_cpu_gdn_heads(be, layer);
     if (be->opt.trace) trace_middle(be, (int)layer);
     lg_cpu_gemm out = {
         .w = &w->out, .x = s->y, .ld_x = vals, .n_row = n, .y = s->mix, .ld_y = h};

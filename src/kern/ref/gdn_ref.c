@@ -22,20 +22,21 @@ static float key_dot(const open_rows *o, uint32_t l, const float *x) {
     return sum;
 }
 
-/* y = e (x S) */
-static void project(const lg_gdn_arg *a, const float *x, float e, float *y) {
+/* y = e (x S), 0 where S is not there yet. */
+static void project(const lg_gdn_arg *a, bool has_s, const float *x, float e, float *y) {
     for (uint32_t j = 0; j < a->dv; j++) y[j] = 0.0f;
+    if (!has_s) return;
     for (uint32_t i = 0; i < a->dk; i++)
         for (uint32_t j = 0; j < a->dv; j++)
             y[j] = fmaf(x[i], a->s[(size_t)i * a->dv + j], y[j]);
     for (uint32_t j = 0; j < a->dv; j++) y[j] = e * y[j];
 }
 
-static void fold(const lg_gdn_arg *a, const open_rows *o) {
+static void fold(const lg_gdn_arg *a, bool has_s, const open_rows *o) {
     float g_last = a->open_g[LG_GDN_C - 1], e = lg_expf(g_last);
     for (uint32_t i = 0; i < a->dk; i++) {
         float *s = a->s + (size_t)i * a->dv;
-        for (uint32_t j = 0; j < a->dv; j++) s[j] = e * s[j];
+        for (uint32_t j = 0; j < a->dv; j++) s[j] = has_s ? e * s[j] : 0.0f;
         for (uint32_t l = 0; l < LG_GDN_C; l++) {
             float w = lg_expf(g_last - a->open_g[l]) * key_at(o, l, i);
             for (uint32_t j = 0; j < a->dv; j++)
@@ -48,13 +49,13 @@ void lg_gdn_ref_rows(const lg_gdn_arg *a) {
     float *r = a->scratch, *p = a->scratch + a->dv;
     open_rows o = {.a = a, .n_old = a->n_open};
     uint32_t n = a->n_open;
-    if (!a->has_init) memset(a->s, 0, (size_t)a->dk * a->dv * sizeof *a->s);
+    bool has_s = a->has_init;
     for (uint32_t t = 0; t < a->n_tok; t++) {
         const float *q = a->q + t * a->ld_qk, *k = a->k + t * a->ld_qk, *v = a->v + t * a->ld_v;
         float *d = a->open_d + (size_t)n * a->dv, qk = 0.0f;
         float g = (n ? a->open_g[n - 1] : 0.0f) + a->g[t * a->ld_g], e = lg_expf(g);
-        project(a, k, e, r);
-        project(a, q, e, p);
+        project(a, has_s, k, e, r);
+        project(a, has_s, q, e, p);
         for (uint32_t l = 0; l < n; l++) {
             const float *dl = a->open_d + (size_t)l * a->dv;
             float w = lg_expf(g - a->open_g[l]);
@@ -67,7 +68,8 @@ void lg_gdn_ref_rows(const lg_gdn_arg *a) {
         for (uint32_t j = 0; j < a->dv; j++) a->o[t * a->ld_o + j] = fmaf(qk, d[j], p[j]);
         a->open_g[n++] = g;
         if (n == LG_GDN_C) {
-            fold(a, &o);
+            fold(a, has_s, &o);
+            has_s = true;
             n = 0;
             o = (open_rows){.a = a, .n_old = 0, .t0 = t + 1};
         }

@@ -14,11 +14,13 @@
 
 #define GDN_GROUP (V16_TILE_R / 2) /* tokens whose two rows fill a register tile */
 #define GDN_S_ROW 4                /* rows of S that one token takes at a time */
+#define GDN_AHEAD 4096             /* bytes ahead of them that memory is asked for */
 
 /* Tokens [t0, t0 + n) of a call become open rows [n0, n0 + n). */
 typedef struct piece {
     const lg_gdn_arg *a;
     uint32_t t0, n, n0;
+    bool has_s;     /* S is there; else it is zero, and not written yet */
     float *key;     /* [dk][C]: open keys, one a column */
     float *r, *p;   /* [n][dv]: what the memory returns for key and query */
     float *wk, *wq; /* [n][C]: dots with the open keys, then weighted with their decay */
@@ -52,7 +54,8 @@ static inline void gdn_fold(const piece *b) {
     float g = a->open_g[LG_GDN_C - 1];
     v16 e = v16_set(lg_expf(g));
     uint32_t n = a->dk * a->dv;
-    for (uint32_t i = 0; i < n; i += 16) row_put(a->s, i, n, v16_mul(e, row_at(a->s, i, n)));
+    for (uint32_t i = 0; b->has_s && i < n; i += 16)
+        row_put(a->s, i, n, v16_mul(e, row_at(a->s, i, n)));
     for (uint32_t l = 0; l < LG_GDN_C; l += 16) {
         v16 w = v16_exp(v16_sub(v16_set(g), v16_load(a->open_g + l)));
         for (size_t i = 0; i < a->dk; i++) {
@@ -69,7 +72,7 @@ static inline void gdn_fold(const piece *b) {
                            .n_col = a->dv,
                            .y = a->s,
                            .ld_y = a->dv,
-                           .add = true});
+                           .add = b->has_s});
 }
 
 /* Open row l of token t of the piece is written, its output follows: d = beta (v - r), o = p + (q . k) d. */
@@ -107,7 +110,7 @@ static inline void gdn_add_rows(const piece *b, uint32_t t, uint32_t n, uint32_t
     product_run(&p);
 }
 
-/* r and p of all tokens from S, scaled by their decay; the dots with the open keys; cumulative decays. */
+/* The dots of all tokens with the open keys; r and p from S, scaled by their decay. */
 static inline void gdn_project(const piece *b) {
     const lg_gdn_arg *a = b->a;
     product s = {.ld_x = a->ld_qk,
@@ -127,13 +130,18 @@ static inline void gdn_project(const piece *b) {
     s.x = dot.x = a->k + b->t0 * a->ld_qk;
     s.y = b->r;
     dot.y = b->wk;
-    product_run(&s);
     product_run(&dot);
+    if (b->has_s) product_run(&s);
     s.x = dot.x = a->q + b->t0 * a->ld_qk;
     s.y = b->p;
     dot.y = b->wq;
-    product_run(&s);
     product_run(&dot);
+    if (!b->has_s) {
+        memset(b->r, 0, (size_t)b->n * a->dv * sizeof(float));
+        memset(b->p, 0, (size_t)b->n * a->dv * sizeof(float));
+        return;
+    }
+    product_run(&s);
     for (uint32_t t = 0; t < b->n; t++) {
         v16 e = v16_set(lg_expf(a->open_g[b->n0 + t]));
         float *r = b->r + (size_t)t * a->dv, *p = b->p + (size_t)t * a->dv;
@@ -165,25 +173,53 @@ static inline void gdn_many(const piece *b) {
     }
 }
 
-/* Rows [i, i + n_i) of S times their elements of key and query are added to r and p. */
-INLINE void gdn_s_rows(const lg_gdn_arg *a, const float *k, const float *q, uint32_t i,
-                       const uint32_t n_i, float *r, float *p) {
+/* What one token reads, as one run of memory: S, the open rows, then the S of whoever is next. */
+typedef struct gdn_ahead {
+    const char *part[3];
+    size_t len[2]; /* bytes of the first two */
+} gdn_ahead;
+
+/* The place that will be read GDN_AHEAD bytes after byte `at` of the run. */
+static inline const char *gdn_ask(const gdn_ahead *h, size_t at) {
+    at += GDN_AHEAD;
+    if (at < h->len[0]) return h->part[0] + at;
+    at -= h->len[0];
+    return at < h->len[1] ? h->part[1] + at : h->part[2] + (at - h->len[1]);
+}
+
+/* Rows [i, i + n_i) of m times their elements of ck and cq are added to r and p; `at`: the run's byte that row i begins at. */
+INLINE void gdn_pair(const float *m, size_t n_col, const float *ck, const float *cq, uint32_t i,
+                     const uint32_t n_i, const gdn_ahead *h, size_t at, float *r, float *p) {
     v16 ki[GDN_S_ROW], qi[GDN_S_ROW];
+    const char *ask[GDN_S_ROW];
     for (uint32_t u = 0; u < n_i; u++) {
-        ki[u] = v16_set(k[i + u]);
-        qi[u] = v16_set(q[i + u]);
+        ki[u] = v16_set(ck[i + u]);
+        qi[u] = v16_set(cq[i + u]);
+        ask[u] = gdn_ask(h, at + u * n_col * sizeof(float));
     }
-    const float *s = a->s + (size_t)i * a->dv;
-    for (uint32_t j = 0; j < a->dv; j += 16) {
-        v16 rj = row_at(r, j, a->dv), pj = row_at(p, j, a->dv);
+    const float *s = m + i * n_col;
+    for (uint32_t j = 0; j < n_col; j += 16) {
+        v16 rj = row_at(r, j, (uint32_t)n_col), pj = row_at(p, j, (uint32_t)n_col);
         for (uint32_t u = 0; u < n_i; u++) {
-            v16 sj = row_at(s + (size_t)u * a->dv, j, a->dv);
+            v16 sj = row_at(s + u * n_col, j, (uint32_t)n_col);
+            __builtin_prefetch(ask[u] + j * sizeof(float), 0, 2);
             rj = v16_fma(ki[u], sj, rj);
             pj = v16_fma(qi[u], sj, pj);
         }
-        row_put(r, j, a->dv, rj);
-        row_put(p, j, a->dv, pj);
+        row_put(r, j, (uint32_t)n_col, rj);
+        row_put(p, j, (uint32_t)n_col, pj);
     }
+}
+
+/* All n_row rows of m, which begin at byte `at` of the run. */
+static inline void gdn_pairs(const float *m, size_t n_col, const float *ck, const float *cq,
+                             uint32_t n_row, const gdn_ahead *h, size_t at, float *r,
+                             float *p) {
+    uint32_t i = 0;
+    for (; n_row - i >= GDN_S_ROW; i += GDN_S_ROW)
+        gdn_pair(m, n_col, ck, cq, i, GDN_S_ROW, h, at + i * n_col * sizeof(float), r, p);
+    for (; i < n_row; i++)
+        gdn_pair(m, n_col, ck, cq, i, 1, h, at + i * n_col * sizeof(float), r, p);
 }
 
 /* Dots of key and query with the open keys before this token.  Returns q . k. */
@@ -194,10 +230,11 @@ static inline float gdn_one_dots(const lg_gdn_arg *a, const float *k, const floa
         v16 ki = v16_set(k[i]), qi = v16_set(q[i]);
         qk = v16_fma(qi, ki, qk);
         if (a->n_open == 0) continue;
-        v16 o0 = v16_load(a->open_k + i * LG_GDN_C),
-            o1 = v16_load(a->open_k + i * LG_GDN_C + 16);
+        v16 o0 = v16_load(a->open_k + i * LG_GDN_C);
         k0 = v16_fma(ki, o0, k0);
         q0 = v16_fma(qi, o0, q0);
+        if (a->n_open <= 16) continue; /* half of the keys' memory is left alone */
+        v16 o1 = v16_load(a->open_k + i * LG_GDN_C + 16);
         k1 = v16_fma(ki, o1, k1);
         q1 = v16_fma(qi, o1, q1);
     }
@@ -210,25 +247,28 @@ static inline float gdn_one_dots(const lg_gdn_arg *a, const float *k, const floa
     return lane[0];
 }
 
-/* One token of a call: S is read once, for key and query together. */
+/* One token of a call: S and the open rows are read once, for key and query together. */
 static inline void gdn_one(const piece *b) {
     const lg_gdn_arg *a = b->a;
     const float *k = a->k + b->t0 * a->ld_qk, *q = a->q + b->t0 * a->ld_qk;
     float g = a->open_g[b->n0], qk = gdn_one_dots(a, k, q, b->wk, b->wq);
-    v16 e = v16_set(lg_expf(g));
-    uint32_t i = 0;
-    memset(b->r, 0, a->dv * sizeof(float));
-    memset(b->p, 0, a->dv * sizeof(float));
-    for (; a->dk - i >= GDN_S_ROW; i += GDN_S_ROW)
-        gdn_s_rows(a, k, q, i, GDN_S_ROW, b->r, b->p);
-    for (; i < a->dk; i++) gdn_s_rows(a, k, q, i, 1, b->r, b->p);
-    for (uint32_t j = 0; j < a->dv; j += 16) {
-        row_put(b->r, j, a->dv, v16_mul(e, row_at(b->r, j, a->dv)));
-        row_put(b->p, j, a->dv, v16_mul(e, row_at(b->p, j, a->dv)));
+    size_t row = a->dv * sizeof(float), s_len = b->has_s ? a->dk * row : 0;
+    const float *next = a->next ? a->next : a->open_d;
+    gdn_ahead h = {{(const char *)a->s, (const char *)a->open_d, (const char *)next},
+                   {s_len, b->n0 * row}};
+    memset(b->r, 0, row);
+    memset(b->p, 0, row);
+    if (b->has_s) {
+        v16 e = v16_set(lg_expf(g));
+        gdn_pairs(a->s, a->dv, k, q, a->dk, &h, 0, b->r, b->p);
+        for (uint32_t j = 0; j < a->dv; j += 16) {
+            row_put(b->r, j, a->dv, v16_mul(e, row_at(b->r, j, a->dv)));
+            row_put(b->p, j, a->dv, v16_mul(e, row_at(b->p, j, a->dv)));
+        }
     }
     gdn_decay(b, g, b->wk);
     gdn_decay(b, g, b->wq);
-    gdn_add_rows(b, 0, 1, 0, b->n0);
+    gdn_pairs(a->open_d, a->dv, b->wk, b->wq, b->n0, &h, s_len, b->r, b->p);
     gdn_write(b, 0, qk);
     if (b->n0 + 1 == LG_GDN_C) gdn_gather_keys(b);
 }
@@ -242,7 +282,7 @@ static inline void gdn_rows(const lg_gdn_arg *a) {
     b.wq = at, at += C * C;
     b.r = at, at += a->dv * C;
     b.p = at;
-    if (!a->has_init) memset(a->s, 0, (size_t)a->dk * a->dv * sizeof(float));
+    b.has_s = a->has_init;
     while (b.t0 < a->n_tok) {
         b.n = a->n_tok - b.t0 < LG_GDN_C - b.n0 ? a->n_tok - b.t0 : LG_GDN_C - b.n0;
         for (uint32_t t = 0; t < b.n; t++) {
@@ -254,7 +294,10 @@ static inline void gdn_rows(const lg_gdn_arg *a) {
         } else {
             gdn_many(&b);
         }
-        if (b.n0 + b.n == LG_GDN_C) gdn_fold(&b);
+        if (b.n0 + b.n == LG_GDN_C) {
+            gdn_fold(&b);
+            b.has_s = true;
+        }
         b.t0 += b.n;
         b.n0 = (b.n0 + b.n) % LG_GDN_C;
     }
