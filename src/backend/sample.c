@@ -14,6 +14,8 @@
 #define FIRST_BLOCK                                                                            \
     64 /* candidates ranked first; each further block is as large as all before it */
 
+#define SKIP 32 /* logits looked at together where most are too small to count */
+
 /* Candidates, best first as far as `n_ranked`. */
 typedef struct ranking {
     uint64_t *key;
@@ -99,6 +101,13 @@ static uint64_t ranked(ranking *r, size_t i) {
     return r->key[i];
 }
 
+/* Whether any of SKIP logits is above a floor. */
+static bool any_above(const float *logits, float floor_logit) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < SKIP; i++) n += logits[i] > floor_logit;
+    return n > 0;
+}
+
 /* Gather the k best of n logits (k = 0: all) into key, which has room for n. */
 static ranking gather(const float *logits, uint32_t n, uint32_t k, uint64_t *key) {
     size_t cap = k ? 2 * (size_t)k : n, used = 0;
@@ -115,6 +124,10 @@ static ranking gather(const float *logits, uint32_t n, uint32_t k, uint64_t *key
      * logit that comes later loses too. */
     float floor_logit = -INFINITY;
     for (uint32_t i = 0; i < n; i++) {
+        if (i % SKIP == 0 && n - i >= SKIP && !any_above(logits + i, floor_logit)) {
+            i += SKIP - 1;
+            continue;
+        }
         if (logits[i] <= floor_logit) continue;
         key[used++] = key_of(logits[i], i);
         if (used < cap) continue;

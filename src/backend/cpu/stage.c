@@ -7,10 +7,14 @@
 
 #include "base/clock.h"
 
-#define TASKS_PER_THREAD 6
-#define MIN_TASK_MACS    20000
-#define ROWS_PER_TASK    8
-#define POLL_US          20 /* between two looks at messages under way */
+#define TASKS_OF_MANY                                                                          \
+    6 /* tasks a thread gets of products of many rows: each copies its rows first */
+#define TASKS_OF_FEW  16 /* and of few rows: the last task to end leaves less to wait for */
+#define MANY_ROWS     8
+#define FEW_ROWS      4 /* up to here rows cost nothing: memory is what takes the time */
+#define MIN_TASK_MACS 20000
+#define ROWS_PER_TASK 8
+#define POLL_US       20 /* between two looks at messages under way */
 
 /* A region that runs while messages are under way: MPI over TCP moves only when it is called, so the engine's thread, which is the
  * pool's thread 0, looks after them between its tasks. */
@@ -103,28 +107,47 @@ static void show(const lg_backend *be, const lg_cpu_gemm *j) {
     if (j->w2) o->observe(o->observe_ctx, j->w2, j->x, j->ld_x, j->row_idx, j->n_row);
 }
 
+/* What one panel of a job costs, in multiply-adds: a few rows are as quick as memory, so they cost the same. */
+static uint64_t panel_cost(const lg_cpu_gemm *j) {
+    uint32_t rows = j->n_row < LG_CPU_ROW_BLK ? j->n_row : LG_CPU_ROW_BLK;
+    if (rows > 0 && rows < FEW_ROWS) rows = FEW_ROWS;
+    return (uint64_t)rows * j->w->n_in * LG_NR * (j->w2 ? 2 : 1);
+}
+
+/* Cut a job's panels into tasks of about `want`, all of nearly equal size; 0: one task. */
+static void cut_job(lg_cpu_gemm *j, uint64_t want) {
+    uint32_t n_panel = lg_mat_n_panel(j->w), n_cut = 1;
+    uint64_t cost = panel_cost(j) * n_panel;
+    if (want > 0 && cost > want) {
+        uint64_t n = (cost + want / 2) / want;
+        n_cut = n < n_panel ? (uint32_t)n : n_panel;
+    }
+    j->n_panel_task = (n_panel + n_cut - 1) / n_cut;
+    j->n_row_blk = (j->n_row + LG_CPU_ROW_BLK - 1) / LG_CPU_ROW_BLK;
+}
+
 void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
     for (uint32_t i = 0; be->opt.observe && i < n_job; i++) show(be, &job[i]);
-    uint64_t total = 0;
+    uint64_t total = 0, cost = 0, elements = 0;
     for (uint32_t i = 0; i < n_job; i++) {
-        uint64_t macs = (uint64_t)job[i].w->n_out * job[i].w->n_in * job[i].n_row;
-        total += job[i].w2 ? 2 * macs : macs;
+        uint64_t n = (uint64_t)job[i].w->n_out * job[i].w->n_in * (job[i].w2 ? 2 : 1);
+        total += n * job[i].n_row;
+        elements += n;
+        cost += panel_cost(&job[i]) * lg_mat_n_panel(job[i].w) *
+                ((job[i].n_row + LG_CPU_ROW_BLK - 1) / LG_CPU_ROW_BLK);
     }
-    bool alone = be->n_thread == 1 || total < LG_CPU_REGION_MACS;
-    uint64_t want = total / ((uint64_t)be->n_thread * TASKS_PER_THREAD);
+    uint64_t n_per = total < elements * MANY_ROWS ? TASKS_OF_FEW : TASKS_OF_MANY;
+    uint64_t want = cost / ((uint64_t)be->n_thread * n_per);
     if (want < MIN_TASK_MACS) want = MIN_TASK_MACS;
+    if (be->n_thread == 1 || total < LG_CPU_REGION_MACS) want = 0;
     uint32_t n_task = 0;
     for (uint32_t i = 0; i < n_job; i++) {
         lg_cpu_gemm *j = &job[i];
-        uint32_t n_panel = lg_mat_n_panel(j->w);
-        uint32_t blk = j->n_row < LG_CPU_ROW_BLK ? j->n_row : LG_CPU_ROW_BLK;
-        uint64_t panel_macs = (uint64_t)blk * j->w->n_in * LG_NR * (j->w2 ? 2 : 1);
-        uint64_t n = alone || panel_macs == 0 ? n_panel : (want + panel_macs - 1) / panel_macs;
-        j->n_panel_task = n < n_panel ? (uint32_t)n : n_panel;
-        j->n_row_blk = (j->n_row + LG_CPU_ROW_BLK - 1) / LG_CPU_ROW_BLK;
+        cut_job(j, want);
         j->task0 = n_task;
         if (j->n_panel_task > 0)
-            n_task += j->n_row_blk * ((n_panel + j->n_panel_task - 1) / j->n_panel_task);
+            n_task +=
+                j->n_row_blk * ((lg_mat_n_panel(j->w) + j->n_panel_task - 1) / j->n_panel_task);
     }
     gemm_ctx c = {be->kern, job, n_job};
     lg_cpu_run(be, n_task, total, gemm_task, &c);

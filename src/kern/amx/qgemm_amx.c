@@ -141,7 +141,7 @@ static FORCED void unpack_ahead(const kind k, const ahead *next, int q, size_t g
     const char *far = (const char *)next->group + 2 * group_bytes;
     size_t end = (size_t)(q + 1) * group_bytes / 4;
     for (size_t at = (size_t)q * group_bytes / 4; at < end; at += 64)
-        _mm_prefetch(far + at, _MM_HINT_T0);
+        _mm_prefetch(far + at, _MM_HINT_T1);
     k.unpack(next->group, q, next->s, next->t);
 }
 
