@@ -5,7 +5,8 @@
 #include "rig.h"
 #include "step_rig.h"
 
-#include <dirent.h>
+#include "base/json.h"
+
 #include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -434,6 +435,60 @@ static void test_loop(void **state) {
     close_model(&one);
 }
 
+/* Minus the log-probability of `id`, in double. */
+static double nll(const float *row, uint32_t n_vocab, uint32_t id) {
+    double max = (double)row[rig_argmax(row, n_vocab)], sum = 0;
+    for (uint32_t i = 0; i < n_vocab; i++) sum += exp((double)row[i] - max);
+    return max + log(sum) - (double)row[id];
+}
+
+/* Mean over a long text of the model's own against the reference's mean: 32 pages, steps that end anywhere. */
+static void test_long_text(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    const lg_pjrt_bucket b = {
+        .n_many = 1, .n_row = 187, .n_page = 32, .n_out = 187, .logits = true};
+    char models[512], goldens[512], path[1100];
+    lg_json_doc *doc = NULL;
+    lg_err err = {0};
+    lg_pjrt_model how = plain();
+    how.n_ctx = 2048;
+    open_model(&one, "tiny-moe", how);
+    assert_true(rig_data(0, models, goldens));
+    snprintf(path, sizeof path, "%s/ppl.json", goldens);
+    if (lg_json_load(path, 1 << 20, 8, &doc, &err) != LG_OK) fail_msg("%s", err.msg);
+    const lg_json *of = lg_json_get(lg_json_root(doc), one.name),
+                  *list = lg_json_get(of, "ids");
+    uint32_t page[32], at = 0, n_vocab = one.w->cfg.n_vocab, ids[2048], n = list->n_child;
+    double want, sum = 0, worst = 0;
+    assert_true(lg_json_f64(lg_json_get(of, "mean_nll"), &want) && n > 1000 && n <= 2048);
+    for (const lg_json *v = list->child; v; v = v->next) {
+        uint64_t id;
+        assert_true(lg_json_u64(v, &id) && id < n_vocab);
+        ids[at++] = (uint32_t)id;
+    }
+    for (uint32_t i = 0; i < 32; i++) page[i] = (i * 7 + 3) % 32;
+    for (uint32_t pos = 0; pos < n; pos += b.n_row) {
+        uint32_t k = n - pos < b.n_row ? n - pos : b.n_row;
+        step_rig_seq seq = {0, pos, page, 32, ids + pos, k, k};
+        run(&one, &b, &seq, 1, 0, false);
+        for (uint32_t r = 0; r < k && pos + r + 1 < n; r++) {
+            const float *row = one.rig.logits + (size_t)r * n_vocab;
+            sum += nll(row, n_vocab, ids[pos + r + 1]);
+            /* What the device says of its own choice. */
+            double d =
+                fabs(nll(row, n_vocab, (uint32_t)one.rig.id[r]) + (double)one.rig.logprob[r]);
+            if (!(d <= worst)) worst = d;
+        }
+    }
+    printf("  %u positions: mean negative log-likelihood %.6f, reference %.6f; "
+           "log-probabilities of the device within %.1e\n",
+           n, sum / (n - 1), want, worst);
+    assert_true(fabs(sum / (n - 1) - want) < 1e-4 && worst < 1e-5);
+    lg_json_close(&doc);
+    close_model(&one);
+}
+
 /* Everything of a pool but rows of `unit` floats that `used` names; pool [layer][unit number][unit]. */
 static void check_untouched(model_case *m, lg_pjrt_pool which, const float *before,
                             const uint32_t *used, uint32_t n_used) {
@@ -559,6 +614,9 @@ static void test_bundled(void **state) {
     assert_true(l.worst < 1e-3 && l.same == N_TEXT);
     how.weight = how.kv = how.state = LG_PJRT_BF16;
     l = against_cpu("models/tiny-qwen35moe", how, 17);
+    assert_true(l.kl < 1e-3 && l.same >= N_TEXT * 9 / 10);
+    how.kv = LG_PJRT_F8E4M3FN;
+    l = against_cpu("models/tiny-qwen35moe", how, 17);
     assert_true(l.kl < 1e-2 && l.same >= N_TEXT * 9 / 10);
 }
 
@@ -674,7 +732,7 @@ int main(void) {
         cmocka_unit_test(test_splits),  cmocka_unit_test(test_mixed),
         cmocka_unit_test(test_padding), cmocka_unit_test(test_bundled),
         cmocka_unit_test(test_devices), cmocka_unit_test(test_tiled_heads),
-        cmocka_unit_test(test_fp8)};
+        cmocka_unit_test(test_fp8),     cmocka_unit_test(test_long_text)};
     cmocka_set_test_filter(getenv("LG_STEP_TEST"));
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -141,6 +141,39 @@ static void test_golden_configs(void **state) {
     assert_true(n >= 4);
 }
 
+/* Layers of one kind only, of a period of 2, of none. */
+static void test_other_walks(void **state) {
+    (void)state;
+    static const char *const walk[] = {"AAAA", "GGG", "GAGAGA", "GAAGG", "A", "GGAGGA"};
+    static const uint32_t period[] = {1, 1, 2, 5, 1, 3};
+    for (size_t i = 0; i < LG_COUNT(walk); i++) {
+        lg_config c = {.n_vocab = 100,
+                       .n_embd = 48,
+                       .n_layer = (uint32_t)strlen(walk[i]),
+                       .n_ctx_max = 512,
+                       .eps = 1e-6f,
+                       .n_head = 6,
+                       .n_kv_head = 3,
+                       .d_head = 20,
+                       .n_rot = 20,
+                       .rope_theta = 1e4,
+                       .n_k_head = 2,
+                       .n_v_head = 6,
+                       .d_k = 12,
+                       .d_v = 18,
+                       .tied = true,
+                       .n_ff = 40};
+        for (uint32_t l = 0; l < c.n_layer; l++)
+            c.layer[l] = walk[i][l] == 'A' ? LG_LAYER_ATTN : LG_LAYER_GDN;
+        assert_int_equal(lg_step_period(&c), period[i]);
+        check_forms(&c);
+        uint32_t n_pool = 0;
+        for (uint32_t a = 0; a < sig.n_arg; a++) n_pool += sig.arg[a].role == LG_PJRT_POOL;
+        assert_int_equal(n_pool,
+                         2 * ((strchr(walk[i], 'A') != NULL) + (strchr(walk[i], 'G') != NULL)));
+    }
+}
+
 /* The published models: hidden size, layers, heads, value heads, experts, chosen, expert width. */
 static const struct {
     const char *name;
@@ -353,7 +386,7 @@ static void test_reader_faults(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_configs), cmocka_unit_test(test_published_sizes),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_writer_faults),
-        cmocka_unit_test(test_reader_faults)};
+        cmocka_unit_test(test_other_walks),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_writer_faults),  cmocka_unit_test(test_reader_faults)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,6 +176,9 @@ lg_hlo_val lg_hlo_permute(lg_hlo *h, lg_hlo_val x, const uint32_t (*pair)[2], ui
 
 /* ---- anything else ---- */
 
+/* x, in a place of its own: what makes it and what uses it are not merged. */
+lg_hlo_val lg_hlo_apart(lg_hlo *h, lg_hlo_val x);
+
 /* Write  results = "OP"(arg...) ATTRS : (types) -> (types).  attrs: text as in "{dimension = 0 : i64}" or "<{...}>". */
 void lg_hlo_op(lg_hlo *h, const char *op, const lg_hlo_val *arg, uint32_t n_arg,
                const char *attrs, const lg_hlo_type *type, uint32_t n_result,

@@ -432,3 +432,8 @@ lg_hlo_val lg_hlo_permute(lg_hlo *h, lg_hlo_val x, const uint32_t (*pair)[2], ui
     say(&a, "]> : tensor<%ux2xi64>}>", n_pair);
     return lg_hlo_text_op(h, "stablehlo.collective_permute", &x, 1, a.s, lg_hlo_type_at(h, x));
 }
+
+lg_hlo_val lg_hlo_apart(lg_hlo *h, lg_hlo_val x) {
+    return lg_hlo_text_op(h, "stablehlo.optimization_barrier", &x, 1, NULL,
+                          lg_hlo_type_at(h, x));
+}

@@ -28,9 +28,15 @@ static lg_hlo_val rope(lg_step_emit *s, lg_hlo_val x) {
     return lg_hlo_concat(h, 2, part, n);
 }
 
-/* Write rows [R][n_kv_head][d] to the pages of their positions; padding's page is out of range. */
+/* Write rows [R][n_kv_head][d] to the pages of their positions; padding's page is out of range.  What FP8 cannot hold becomes its
+ * largest number. */
 static void store(lg_step_emit *s, lg_pjrt_pool pool, lg_hlo_val idx, lg_hlo_val rows) {
-    s->pool[pool] = lg_hlo_put(&s->h, s->pool[pool], idx, lg_hlo_convert(&s->h, rows, s->kv));
+    lg_hlo *h = &s->h;
+    if (s->kv == LG_HLO_E4M3) {
+        rows = lg_hlo_bin_f(h, "maximum", rows, -448.0f);
+        rows = lg_hlo_bin_f(h, "minimum", rows, 448.0f);
+    }
+    s->pool[pool] = lg_hlo_put(h, s->pool[pool], idx, lg_hlo_convert(h, rows, s->kv));
 }
 
 /* [R][3]: layer, page, place in it of every row's position. */
@@ -167,15 +173,21 @@ static lg_hlo_val attend_many(lg_step_emit *s, lg_hlo_val q) {
     return lg_hlo_reshape(h, lg_hlo_slice(h, o, 1, 0, t), LG_HLO_T(F32, n * t, width));
 }
 
+/* A product whose result is cut into heads.  Kept apart, or a compiler may move the heads into the weights and, in a loop over layers,
+ * copy the layer's out of the stack. */
+static lg_hlo_val project(lg_step_emit *s, lg_hlo_val xn, lg_pjrt_weight w) {
+    return lg_hlo_apart(&s->h, lg_step_matmul(s, xn, lg_step_weight(s, w)));
+}
+
 lg_hlo_val lg_step_attn(lg_step_emit *s, lg_hlo_val xn) {
     lg_hlo *h = &s->h;
     const lg_config *c = s->cfg;
     int64_t n = s->n_row, d = c->d_head, width = (int64_t)c->n_head * d;
-    lg_hlo_val qg = lg_hlo_reshape(h, lg_step_matmul(s, xn, lg_step_weight(s, LG_PJRT_W_Q)),
-                                   LG_HLO_T(F32, n, c->n_head, 2 * d));
     lg_hlo_type kv = LG_HLO_T(F32, n, c->n_kv_head, d);
-    lg_hlo_val k = lg_hlo_reshape(h, lg_step_matmul(s, xn, lg_step_weight(s, LG_PJRT_W_K)), kv);
-    lg_hlo_val v = lg_hlo_reshape(h, lg_step_matmul(s, xn, lg_step_weight(s, LG_PJRT_W_V)), kv);
+    lg_hlo_val qg =
+        lg_hlo_reshape(h, project(s, xn, LG_PJRT_W_Q), LG_HLO_T(F32, n, c->n_head, 2 * d));
+    lg_hlo_val k = lg_hlo_reshape(h, project(s, xn, LG_PJRT_W_K), kv);
+    lg_hlo_val v = lg_hlo_reshape(h, project(s, xn, LG_PJRT_W_V), kv);
     lg_hlo_val q = lg_hlo_slice(h, qg, 2, 0, d), gate = lg_hlo_slice(h, qg, 2, d, d);
     q = rope(s, lg_step_norm(s, q, lg_step_weight(s, LG_PJRT_W_Q_NORM)));
     k = rope(s, lg_step_norm(s, k, lg_step_weight(s, LG_PJRT_W_K_NORM)));

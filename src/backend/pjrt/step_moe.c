@@ -2,8 +2,8 @@
  *
  * In: normed rows [R][n_embd].  Out: rows for the residual.
  * Tiles: (row, expert) pairs are sorted by expert and cut into tiles of LG_STEP_MOE_TILE rows of one expert; a loop runs over the
- * tiles there are, so an expert that nobody chose is not read.  A tile's last rows may belong to the next expert: what it
- * writes there is written again by the next tile.  All: every expert over every row, weights zero where it was not chosen.
+ * tiles there are, so an expert that nobody chose is not read, and each tile adds to its rows' sums: experts ascending, as
+ * docs/MODEL.md has it.  All: every expert over every row, weights zero where it was not chosen.
  * On several devices each holds experts device * n .. of every layer: hidden rows and routing are gathered from all in one
  * message, each computes its experts' share of all rows, and the shares are summed to the rows' owners.
  * Test: tests/unit/test_step.c */
@@ -72,6 +72,7 @@ static lg_hlo_val all_experts(lg_step_emit *s, const routed *r) {
 typedef struct tiles {
     lg_hlo_val pair;  /* [n * k] pair (row * k + j) at each place */
     lg_hlo_val start; /* [n_expert] first place of each expert */
+    lg_hlo_val stop;  /* [n_expert] and the first behind it */
     lg_hlo_val end;   /* [n_expert] tiles up to and with each expert */
     lg_hlo_val n;     /* scalar: tiles */
 } tiles;
@@ -102,6 +103,7 @@ static tiles sort(lg_step_emit *s, const routed *r) {
         lg_hlo_cmp(h, "EQ", lg_hlo_iota(h, wide, 0), lg_hlo_bcast(h, local, wide, "1"));
     lg_hlo_val count = lg_hlo_reduce(h, "add", lg_hlo_convert(h, is, LG_HLO_I32), 1);
     t.start = running(s, count, false);
+    t.stop = lg_hlo_add(h, t.start, count);
     lg_hlo_val each = lg_hlo_bin_i(
         h, "divide", lg_hlo_bin_i(h, "add", count, LG_STEP_MOE_TILE - 1), LG_STEP_MOE_TILE);
     t.end = running(s, each, true);
@@ -130,43 +132,48 @@ static lg_hlo_val expert_matrix(lg_step_emit *s, lg_pjrt_weight w, lg_pjrt_weigh
     return part[1] ? unscale(s, part[0], part[1]) : part[0];
 }
 
+/* A tile of the loop: its expert, and its first place. */
+static lg_hlo_val tile_expert(lg_step_emit *s, const tiles *t, lg_hlo_val i, lg_hlo_val *at) {
+    lg_hlo *h = &s->h;
+    lg_hlo_type each = lg_hlo_type_at(h, t->end);
+    lg_hlo_val before = lg_hlo_cmp(h, "LE", t->end, lg_hlo_bcast(h, i, each, ""));
+    before = lg_hlo_convert(h, before, LG_HLO_I32);
+    lg_hlo_val e = lg_hlo_reduce(h, "add", before, 0);
+    lg_hlo_val done = lg_hlo_reduce(h, "maximum", lg_hlo_mul(h, before, t->end), 0);
+    *at = lg_hlo_bin_i(h, "multiply", lg_hlo_sub(h, i, done), LG_STEP_MOE_TILE);
+    *at = lg_hlo_add(h, *at, lg_hlo_row(h, t->start, e));
+    return e;
+}
+
 static lg_hlo_val tiled_experts(lg_step_emit *s, const routed *r) {
     lg_hlo *h = &s->h;
-    int64_t tile = LG_STEP_MOE_TILE, pairs = r->n * r->k, n_embd = s->cfg->n_embd;
+    int64_t tile = LG_STEP_MOE_TILE;
     tiles t = sort(s, r);
-    lg_hlo_val padded = lg_hlo_pad(h, t.pair, 0, 0, tile);
-    lg_hlo_val y = lg_hlo_float(h, LG_HLO_T(F32, pairs + tile, n_embd), 0.0f);
+    lg_hlo_val padded = lg_hlo_pad(h, t.pair, 0, 0, tile), at;
+    lg_hlo_val weight = lg_hlo_reshape(h, r->w, LG_HLO_T(F32, r->n * r->k));
+    lg_hlo_val y = lg_hlo_float(h, LG_HLO_T(F32, r->n, s->cfg->n_embd), 0.0f);
     lg_hlo_val i = lg_hlo_for(h, t.n, &y, 1);
-    lg_hlo_type each = LG_HLO_T(I32, r->n_expert);
-    /* The expert whose tiles i is among, and which of them it is. */
-    lg_hlo_val before =
-        lg_hlo_convert(h, lg_hlo_cmp(h, "LE", t.end, lg_hlo_bcast(h, i, each, "")), LG_HLO_I32);
-    lg_hlo_val e = lg_hlo_reduce(h, "add", before, 0);
-    lg_hlo_val done = lg_hlo_reduce(h, "maximum", lg_hlo_mul(h, before, t.end), 0);
-    lg_hlo_val at = lg_hlo_bin_i(h, "multiply", lg_hlo_sub(h, i, done), tile);
-    at = lg_hlo_add(h, at, lg_hlo_row(h, t.start, e));
-    lg_hlo_val row = lg_hlo_bin_i(h, "divide", lg_hlo_rows(h, padded, at, tile), r->k);
+    lg_hlo_val e = tile_expert(s, &t, i, &at);
+    lg_hlo_val pair = lg_hlo_rows(h, padded, at, tile);
+    lg_hlo_val row = lg_hlo_bin_i(h, "divide", pair, r->k);
     lg_hlo_val x = lg_hlo_take(h, r->x, lg_hlo_idx(h, &row, 1));
     lg_hlo_val gu = lg_step_matmul(
         s, x, expert_matrix(s, LG_PJRT_W_EXPERT_GATE_UP, LG_PJRT_W_EXPERT_GATE_UP_SCALE, e));
     lg_hlo_val o =
         lg_step_matmul(s, gated(s, gu),
                        expert_matrix(s, LG_PJRT_W_EXPERT_DOWN, LG_PJRT_W_EXPERT_DOWN_SCALE, e));
-    y = lg_hlo_rows_put(h, y, o, at);
+    o = lg_hlo_mul(h, o,
+                   lg_hlo_like(h, lg_hlo_take(h, weight, lg_hlo_idx(h, &pair, 1)), o, "0"));
+    /* What lies behind the expert's rows is the next one's: not written. */
+    lg_hlo_type places = LG_HLO_T(I32, tile);
+    lg_hlo_val place =
+        lg_hlo_add(h, lg_hlo_iota(h, places, 0), lg_hlo_bcast(h, at, places, ""));
+    lg_hlo_val own =
+        lg_hlo_cmp(h, "LT", place, lg_hlo_bcast(h, lg_hlo_row(h, t.stop, e), places, ""));
+    row = lg_hlo_select(h, own, row, lg_hlo_int(h, places, r->n));
+    y = lg_hlo_put_add(h, y, lg_hlo_idx(h, &row, 1), o);
     lg_hlo_end_for(h, &y, 1);
-    /* Back to the rows' order: places of each row's pairs; what no device's tile here wrote is left out. */
-    lg_hlo_type flat = LG_HLO_T(I32, pairs);
-    lg_hlo_val back = lg_hlo_int(h, flat, 0), pair = t.pair;
-    back = lg_hlo_put(h, back, lg_hlo_idx(h, &pair, 1), lg_hlo_iota(h, flat, 0));
-    lg_hlo_val own = lg_hlo_take(h, y, lg_hlo_idx(h, &back, 1));
-    own = lg_hlo_reshape(h, own, LG_HLO_T(F32, r->n, r->k, n_embd));
-    lg_hlo_type rk = LG_HLO_T(I32, r->n, r->k);
-    lg_hlo_val local = lg_hlo_sub(h, r->id, lg_hlo_bcast(h, r->first, rk, ""));
-    lg_hlo_val mine = lg_hlo_bin(h, "and", lg_hlo_cmp_i(h, "GE", local, 0),
-                                 lg_hlo_cmp_i(h, "LT", local, r->n_expert));
-    own = lg_hlo_mul(h, own, lg_hlo_like(h, r->w, own, "01"));
-    own = lg_hlo_select_f(h, lg_hlo_like(h, mine, own, "01"), own, 0.0f);
-    return lg_hlo_reduce(h, "add", own, 1);
+    return y;
 }
 
 /* ---- several devices ---- */
