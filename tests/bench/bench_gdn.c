@@ -2,9 +2,9 @@
  *
  *     bench_gdn [THREADS [SEQUENCES ...]]      default: all cores; 1, 4 and 16 sequences
  *
- * Shape of the 35B model: 16 key heads, 32 value heads, 128 wide.  One token of each sequence a step, N_LAYER layers in turns, so
- * that states come from memory.  Median of the steps between two folds (some open rows, no fold), and of a step that folds, in
- * turns with reading the same memory with the same threads. */
+ * Shape of the 35B model: 16 key heads, 32 value heads, 128 wide.  One token of each sequence a step, many layers in turns, so
+ * that states come from memory.  Median of the steps that do not fold, and of those that do, in turns with reading the slots'
+ * memory with the same threads.  What a step reads: S, half of the open rows, half to all of the open keys, the last raw rows. */
 #include "backend/cpu/cpu.h"
 #include "base/base.h"
 #include "limits.h"
@@ -143,9 +143,11 @@ static void measure(bench *b, uint32_t n_seq) {
     qsort(row, n_row, sizeof *row, by_value);
     qsort(fold, n_fold, sizeof *fold, by_value);
     qsort(read, N_STEP, sizeof *read, by_value);
-    double bytes = (double)n_seq * N_VALUE * DK * DK * sizeof(float), gbs = read[N_STEP / 2];
-    printf("%3u sequences: %8.1f us a layer, state at %5.1f GB/s = %3.0f %% of reading at "
-           "%5.1f; with a fold %8.1f us\n",
+    double floats = N_VALUE * DK * (DK + LG_GDN_C / 2) + N_KEY * DK * LG_GDN_C * 3 / 4 +
+                    (LG_CONV_K - 1) * CONV;
+    double bytes = n_seq * floats * sizeof(float), gbs = read[N_STEP / 2];
+    printf("%3u sequences: %8.1f us a layer, %5.1f GB/s = %3.0f %% of reading at %5.1f; with a "
+           "fold %8.1f us\n",
            n_seq, row[n_row / 2], bytes * 1e-3 / row[n_row / 2],
            100 * bytes * 1e-3 / row[n_row / 2] / gbs, gbs, fold[n_fold / 2]);
     fflush(stdout);
