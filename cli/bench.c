@@ -17,11 +17,12 @@
 #define N_REPEAT   5
 #define MAX_REPEAT 99
 #define N_SEED     16 /* prompt tokens before a measured answer */
-#define N_WARM                                                                                 \
-    (LG_GDN_C +                                                                                \
-     1) /* prompt and answer of the texts before anything is measured: until the last of many has */
-#define N_WARM_GEN 8 /* been read, the first goes on */
-#define MAX_DEPTH  4
+/* Prompt and answer of the texts before anything is measured: the first goes on until the last of many has been read. */
+#define N_WARM     (LG_GDN_C + 1)
+#define N_WARM_GEN 8
+/* Tokens that the first of n_seq texts may have before the last begins, and some. */
+#define N_BEGIN(n_seq) ((n_seq) + 2)
+#define MAX_DEPTH      4
 #define LONG_US                                                                                \
     10000000 /* a figure that has taken so long is not measured again, unless asked for */
 #define GIB (1024.0 * 1024.0 * 1024.0)
@@ -37,6 +38,12 @@ typedef struct figure {
     uint64_t spent_us;
 } figure;
 
+/* An answer being measured. */
+typedef struct asked {
+    uint64_t id;
+    bool begun; /* its first token has come */
+} asked;
+
 typedef struct bench {
     const char *argv0;
     lg_options opt;
@@ -46,6 +53,7 @@ typedef struct bench {
     lg_engine *eng;
     lg_info info;
     uint32_t *ids;    /* as many as the longest text has */
+    asked *text;      /* as many as the largest batch has */
     uint64_t n_fresh; /* ids drawn so far */
     uint32_t n_busy;
     lg_beside beside;
@@ -62,13 +70,14 @@ static uint32_t largest(const list *l) {
     return m;
 }
 
-/* A text of `depth` ids that are the same in every text of `seed`, and n_id fresh ones. */
-static bool submit(bench *b, uint32_t depth, uint32_t n_id, uint32_t n_gen, uint32_t seed) {
+/* A text of `depth` ids that are the same in every text of `seed`, and n_id fresh ones; t may be NULL. */
+static bool submit(bench *b, uint32_t depth, uint32_t n_id, uint32_t n_gen, uint32_t seed,
+                   asked *t) {
     for (uint32_t i = 0; i < depth; i++)
         b->ids[i] = (uint32_t)(lg_num_rng(2, seed, i, 0) % b->info.n_token);
     for (uint32_t i = 0; i < n_id; i++)
         b->ids[depth + i] = (uint32_t)(lg_num_rng(1, 0, b->n_fresh++, 0) % b->info.n_token);
-    lg_request req = {.ids = b->ids, .n_id = depth + n_id, .max_tokens = n_gen};
+    lg_request req = {.ids = b->ids, .n_id = depth + n_id, .max_tokens = n_gen, .user = t};
     lg_params_init(b->eng, &req.params);
     req.params.temperature = 1.0f;
     req.params.top_k = 20;
@@ -80,6 +89,7 @@ static bool submit(bench *b, uint32_t depth, uint32_t n_id, uint32_t n_gen, uint
     uint64_t id;
     lg_status st = lg_submit(b->eng, &req, &id, &err);
     if (st != LG_OK) fprintf(stderr, "%s: %s: %s\n", b->argv0, lg_status_name(st), err.msg);
+    if (t) *t = (asked){.id = id};
     return st == LG_OK;
 }
 
@@ -89,25 +99,32 @@ static double cpu_us(void) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
+/* Take the events that are there and count their tokens; false when a text failed or did not go on from `depth`. */
+static bool take_events(bench *b, uint32_t depth, uint32_t *n_tok) {
+    lg_event e;
+    while (lg_next_event(b->eng, &e) == LG_OK) {
+        asked *t = e.user;
+        if (e.kind == LG_EVENT_TOKEN) {
+            ++*n_tok;
+            if (t) t->begun = true;
+            continue;
+        }
+        if (e.finish == LG_FINISH_ERROR) return false;
+        if (e.n_cached == depth) continue;
+        fprintf(stderr, "%s: only %u of %u ids were kept: more --memory is needed\n", b->argv0,
+                e.n_cached, depth);
+        return false;
+    }
+    return true;
+}
+
 /* Step until n_tok tokens have come.  Returns microseconds (*cpu: of the processors), 0 when the engine failed or a text did
  * not go on from `depth`. */
 static uint64_t step_tokens(bench *b, uint32_t n_tok, uint32_t depth, double *cpu) {
     uint64_t start = lg_clock_us();
     double cpu_start = cpu_us();
-    uint32_t n = 0;
-    lg_event e;
-    while (n < n_tok) {
-        if (lg_step(b->eng) != LG_OK) return 0;
-        while (lg_next_event(b->eng, &e) == LG_OK) {
-            if (e.kind == LG_EVENT_TOKEN) n++;
-            if (e.kind != LG_EVENT_DONE) continue;
-            if (e.finish == LG_FINISH_ERROR) return 0;
-            if (e.n_cached == depth) continue;
-            fprintf(stderr, "%s: only %u of %u ids were kept: more --memory is needed\n",
-                    b->argv0, e.n_cached, depth);
-            return 0;
-        }
-    }
+    for (uint32_t n = 0; n < n_tok;)
+        if (lg_step(b->eng) != LG_OK || !take_events(b, depth, &n)) return 0;
     uint64_t us = lg_clock_us() - start;
     *cpu = cpu_us() - cpu_start;
     return us ? us : 1;
@@ -121,21 +138,35 @@ static void add_run(figure *f, uint32_t n_tok, uint64_t us, double cpu) {
 
 static bool measure_prefill(bench *b, uint32_t depth, uint32_t n_id, figure *f) {
     double cpu;
-    if (!submit(b, depth, n_id, 1, 0)) return false;
+    if (!submit(b, depth, n_id, 1, 0, NULL)) return false;
     uint64_t us = step_tokens(b, 1, depth, &cpu);
     if (us) add_run(f, n_id, us, cpu);
     return us != 0;
 }
 
-/* All sequences begin, then n_gen steps of one token each are timed. */
+/* Step until each of n_seq texts has had its first token. */
+static bool step_begun(bench *b, uint32_t n_seq, uint32_t depth) {
+    for (uint32_t n = 0, ignored = 0; n < n_seq;) {
+        if (lg_step(b->eng) != LG_OK || !take_events(b, depth, &ignored)) return false;
+        while (n < n_seq && b->text[n].begun) n++;
+    }
+    return true;
+}
+
+/* All sequences begin, then n_gen steps of one token each are timed; what is left of them is cancelled. */
 static bool measure_decode(bench *b, uint32_t depth, uint32_t n_seq, figure *f) {
-    double cpu, ignored;
+    double cpu;
+    uint32_t ignored = 0;
     for (uint32_t i = 0; i < n_seq; i++)
-        if (!submit(b, depth, N_SEED, b->n_gen + 2, i)) return false;
-    if (!step_tokens(b, n_seq, depth, &ignored)) return false;
+        if (!submit(b, depth, N_SEED, N_BEGIN(n_seq) + b->n_gen, i, &b->text[i])) return false;
+    if (!step_begun(b, n_seq, depth)) return false;
     uint64_t us = step_tokens(b, n_seq * b->n_gen, depth, &cpu);
     if (us) add_run(f, n_seq * b->n_gen, us, cpu);
-    return us != 0 && step_tokens(b, n_seq, depth, &ignored) != 0;
+    for (uint32_t i = 0; us && i < n_seq; i++) {
+        lg_cancel(b->eng, b->text[i].id);
+        if (!take_events(b, depth, &ignored)) return false;
+    }
+    return us != 0;
 }
 
 /* One more run of a figure, unless it has had its time. */
@@ -151,7 +182,7 @@ static bool run_figure(bench *b, figure *f, uint32_t depth, uint32_t size, bool 
 static bool keep_beginnings(bench *b, uint32_t depth) {
     for (uint32_t i = 0, n = largest(&b->batch); depth && i < n; i++) {
         lg_event e;
-        if (!submit(b, depth, 1, 1, i)) return false;
+        if (!submit(b, depth, 1, 1, i, NULL)) return false;
         for (bool done = false; !done;) {
             if (lg_step(b->eng) != LG_OK) return false;
             while (lg_next_event(b->eng, &e) == LG_OK) done = done || e.kind == LG_EVENT_DONE;
@@ -178,7 +209,7 @@ static bool warm_up(bench *b) {
     uint32_t n = largest(&b->batch);
     double ignored;
     for (uint32_t i = 0; i < n; i++)
-        if (!submit(b, 0, N_WARM, N_WARM_GEN, i)) return false;
+        if (!submit(b, 0, N_WARM, N_WARM_GEN, i, NULL)) return false;
     return step_tokens(b, n * N_WARM_GEN, 0, &ignored) != 0;
 }
 
@@ -449,8 +480,8 @@ static bool set_option(bench *b, int c) {
 
 /* Open with just the room that the figures need. */
 static bool prepare(bench *b) {
-    uint32_t longest = largest(&b->prompt), room = N_SEED + b->n_gen + 2,
-             depth = largest(&b->depth);
+    uint32_t longest = largest(&b->prompt),
+             room = N_SEED + b->n_gen + N_BEGIN(largest(&b->batch)), depth = largest(&b->depth);
     if (room < N_WARM + N_WARM_GEN) room = N_WARM + N_WARM_GEN;
     b->opt.n_ctx = (longest > room ? longest : room) + depth + 2;
     b->opt.n_seq = largest(&b->batch);
@@ -458,7 +489,8 @@ static bool prepare(bench *b) {
     if (!lg_load_open(b->argv0, &b->opt, &b->eng)) return false;
     lg_get_info(b->eng, &b->info);
     b->ids = lg_mem_calloc(b->opt.n_ctx, sizeof *b->ids);
-    return b->ids != NULL;
+    b->text = lg_mem_calloc(b->opt.n_seq, sizeof *b->text);
+    return b->ids && b->text;
 }
 
 int lg_bench_main(int argc, char **argv) {
@@ -489,6 +521,7 @@ int lg_bench_main(int argc, char **argv) {
     if (ok && !b.json) print_text(&b, machine);
     if (!ok && b.eng) fprintf(stderr, "%s: the engine failed\n", argv[0]);
     lg_mem_free(b.ids);
+    lg_mem_free(b.text);
     lg_close(&b.eng);
     return ok ? 0 : 1;
 }

@@ -197,6 +197,9 @@ def test_bench():
     expect([p["tokens"] for p in got["prompt"]] == [5, 70] and [a["batch"] for a in got["answers"]] == [1, 3], "the sizes asked for", got)
     for f in got["prompt"] + got["answers"]:
         expect(0 < f["min"] <= f["tokens_per_s"] <= f["max"], "min <= median <= max", f)
+    # more prompts than one step reads, so that the first answers are ahead of the last
+    rc, out, err = run("bench", "-m", model, "--prompt", "5", "--gen", "4", "--batch", "40", "--repeat", "1", "--json")
+    expect(rc == 0 and json.loads(out)["answers"][0]["tokens_per_s"] > 0, "a figure", (rc, out, err))
     rc, out, err = run("bench", "-m", model, "--prompt", "5", "--gen", "4", "--batch", "1")
     expect(rc == 0 and "tokens/s" in out and "GB/s" in out and "sampling" in out, "a table", (rc, out, err))
     rc, out, err = run("bench", "-m", model, "--prompt", "9", "--gen", "4", "--batch", "2", "--depth", "0,200,130", "--repeat", "2", "--beside", "1", "--kv", "q8_0",
