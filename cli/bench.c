@@ -392,6 +392,8 @@ static void print_help(void) {
           "      --repeat N     runs of each; medians are told; default 5, fewer of what takes "
           "long\n"
           "      --kv TYPE      keys and values as f32, bf16, f16 (default) or q8_0\n"
+          "      --device D     cpu (default), or pjrt:PLUGIN.so[,name=value]... "
+          "(docs/PJRT.md)\n"
           "      --threads N    default: all cores\n"
           "      --pack-dir DIR keep packed weights in DIR, or map those that are there\n"
           "      --json         print one JSON object\n"
@@ -419,6 +421,7 @@ static bool read_list(const char *argv0, const char *option, char *text, uint32_
 
 enum {
     OPT_KV = 256,
+    OPT_DEVICE,
     OPT_PROMPT,
     OPT_GEN,
     OPT_BATCH,
@@ -439,6 +442,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"beside", required_argument, NULL, OPT_BESIDE},
                                              {"repeat", required_argument, NULL, OPT_REPEAT},
                                              {"kv", required_argument, NULL, OPT_KV},
+                                             {"device", required_argument, NULL, OPT_DEVICE},
                                              {"threads", required_argument, NULL, OPT_THREADS},
                                              {"pack-dir", required_argument, NULL, OPT_PACK},
                                              {"json", no_argument, NULL, OPT_JSON},
@@ -467,6 +471,7 @@ static bool set_option(bench *b, int c) {
         b->n_repeat = (uint32_t)v;
         return ok;
     case OPT_KV: return lg_option_kv(a, optarg, &b->opt.kv);
+    case OPT_DEVICE: b->opt.device = optarg; return true;
     case OPT_BESIDE:
         ok = lg_option_u64(a, "--beside", optarg, 0, LG_BESIDE_MAX, &v);
         b->n_busy = (uint32_t)v;

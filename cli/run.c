@@ -253,6 +253,8 @@ static void print_help(void) {
         "                      them instead of packing\n"
         "      --memory SIZE   use at most this much, such as 8G; default: what is free\n"
         "      --kv TYPE       how keys and values are kept: f32, bf16, f16 (default) or q8_0\n"
+        "      --device D      cpu (default), or pjrt:PLUGIN.so[,name=value]... "
+        "(docs/PJRT.md)\n"
         "      --help          print this\n"
         "\n"
         "Ctrl-C ends the answer; at the prompt, twice, it ends the program.\n",
@@ -271,6 +273,7 @@ enum {
     OPT_PACK,
     OPT_MEMORY,
     OPT_KV,
+    OPT_DEVICE,
     OPT_HELP
 };
 
@@ -288,6 +291,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"pack-dir", required_argument, NULL, OPT_PACK},
                                              {"memory", required_argument, NULL, OPT_MEMORY},
                                              {"kv", required_argument, NULL, OPT_KV},
+                                             {"device", required_argument, NULL, OPT_DEVICE},
                                              {"help", no_argument, NULL, OPT_HELP},
                                              {NULL, 0, NULL, 0}};
 
@@ -322,6 +326,7 @@ static bool set_option(session *s, int c) {
     case OPT_THREADS: return lg_option_int(a, "--threads", optarg, 1, 1024, &s->opt.n_thread);
     case OPT_MEMORY: return lg_option_size(a, "--memory", optarg, &s->opt.memory_bytes);
     case OPT_KV: return lg_option_kv(a, optarg, &s->opt.kv);
+    case OPT_DEVICE: s->opt.device = optarg; return true;
     default: return false;
     }
 }

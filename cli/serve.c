@@ -21,6 +21,9 @@ static const char help[] =
     "      --name NAME     the model's id for clients (default: last part of PATH)\n"
     "      --ctx N         longest sequence in tokens (default: the model's, less if memory "
     "asks)\n"
+    "      --device D      cpu (default), or pjrt:PLUGIN.so[,name=value]...: devices behind a "
+    "plugin\n"
+    "                      (docs/PJRT.md)\n"
     "      --kv TYPE       how keys and values are kept: f32, bf16, f16 (default) or q8_0\n"
     "      --memory SIZE   budget of the worker, such as 24G (default: what the machine has, "
     "less a margin)\n"
@@ -111,6 +114,7 @@ enum {
     OPT_CTX,
     OPT_MEMORY,
     OPT_KV,
+    OPT_DEVICE,
     OPT_CACHE,
     OPT_NO_CACHE,
     OPT_CACHE_DIR,
@@ -168,6 +172,7 @@ static const struct option longs[] = {
     {"ctx", required_argument, NULL, OPT_CTX},
     {"memory", required_argument, NULL, OPT_MEMORY},
     {"kv", required_argument, NULL, OPT_KV},
+    {"device", required_argument, NULL, OPT_DEVICE},
     {"cache-memory", required_argument, NULL, OPT_CACHE},
     {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
     {"cache-dir", required_argument, NULL, OPT_CACHE_DIR},
@@ -346,6 +351,7 @@ static bool take(serve_opt *o, const char *argv0, int c) {
     case OPT_CACHE:
         add_arg(o, "--cache-memory", optarg);
         return lg_option_size(argv0, "--cache-memory", optarg, &v);
+    case OPT_DEVICE: add_arg(o, "--device", optarg); return true;
     case OPT_PACK: add_arg(o, "--pack-dir", optarg); return true;
     case OPT_NO_CACHE: o->arg[o->n_arg++] = "--no-prefix-cache"; return true;
     case OPT_CACHE_DIR: add_arg(o, "--cache-dir", optarg); return true;

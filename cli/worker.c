@@ -29,6 +29,9 @@ static const char help[] =
     "asks)\n"
     "      --memory SIZE   budget for everything (default: what the machine has, less a "
     "margin)\n"
+    "      --device D      cpu (default), or pjrt:PLUGIN.so[,name=value]...: devices behind a "
+    "plugin\n"
+    "                      (docs/PJRT.md)\n"
     "      --kv TYPE       how keys and values are kept: f32, bf16, f16 (default) or q8_0\n"
     "      --cache-memory SIZE\n"
     "                      of this, for snapshots of kept prefixes (default: a share)\n"
@@ -86,6 +89,7 @@ enum {
     OPT_CTX,
     OPT_MEMORY,
     OPT_KV,
+    OPT_DEVICE,
     OPT_CACHE,
     OPT_NO_CACHE,
     OPT_CACHE_DIR,
@@ -113,6 +117,7 @@ static const struct option longs[] = {
     {"ctx", required_argument, NULL, OPT_CTX},
     {"memory", required_argument, NULL, OPT_MEMORY},
     {"kv", required_argument, NULL, OPT_KV},
+    {"device", required_argument, NULL, OPT_DEVICE},
     {"cache-memory", required_argument, NULL, OPT_CACHE},
     {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
     {"cache-dir", required_argument, NULL, OPT_CACHE_DIR},
@@ -206,6 +211,7 @@ int lg_worker_main(int argc, char **argv) {
             ok = lg_option_size(argv[0], "--memory", optarg, &opt.memory_bytes);
             break;
         case OPT_KV: ok = lg_option_kv(argv[0], optarg, &opt.kv); break;
+        case OPT_DEVICE: opt.device = optarg; break;
         case OPT_CACHE:
             ok = lg_option_size(argv[0], "--cache-memory", optarg, &opt.cache_bytes);
             break;

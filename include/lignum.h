@@ -117,7 +117,9 @@ typedef struct lg_options {
     uint32_t n_seq;       /* sequences that run at the same time; 0 = 64, less if memory asks */
     uint32_t n_batch_tok; /* most tokens in one step; 0 = 512 */
     int n_thread;         /* 0 = physical cores of the allowed set */
-    lg_kv_type kv;        /* how keys and values are kept */
+    const char *
+        device; /* NULL or "cpu": this processor; "pjrt:PLUGIN[,name=value]...": devices behind a plugin (docs/PJRT.md) */
+    lg_kv_type kv; /* how keys and values are kept */
     struct lg_ranks
         *ranks;    /* of the program's own workers: the ranks that share the model; else NULL */
     bool no_cache; /* keep nothing of a request after its end */

@@ -1,8 +1,8 @@
 /* backend.h - the seam between the engine and what computes: a whole step at a time.
  *
  * The engine decides which rows run and owns the numbers of pages and slots; the backend owns their memory, runs embed ->
- * layers -> head and chooses the tokens.  cpu/ is the only backend now (a PJRT backend compiles whole graphs, so nothing
- * finer than a step fits both).  Thread: engine.  Memory: everything at open.
+ * layers -> head and chooses the tokens.  cpu/ computes on this processor; group/ is one backend of many of these; pjrt/ runs
+ * whole compiled steps on devices, so nothing finer than a step fits all.  Thread: engine.  Memory: everything at open.
  * Test: tests/unit/test_golden.c, tests/unit/test_exact.c */
 #ifndef LG_BACKEND_BACKEND_H
 #define LG_BACKEND_BACKEND_H
@@ -16,7 +16,7 @@ typedef struct lg_backend lg_backend;
 typedef struct lg_backend_opt {
     uint32_t n_slot;  /* sequence states */
     uint32_t n_snap;  /* snapshots of sequence states */
-    uint32_t n_ctx;   /* longest sequence; only with dist */
+    uint32_t n_ctx;   /* longest sequence; only with dist or a device */
     uint32_t n_page;  /* KV pages of LG_PAGE_TOK positions (all attention layers together) */
     uint32_t max_tok; /* rows in a step */
     uint32_t max_seq; /* sequences in a step */
@@ -27,6 +27,7 @@ typedef struct lg_backend_opt {
         exact; /* multiply block types as floats; otherwise rows are rounded to bytes where that is faster (kern.h, qgemm) */
     const lg_dist *
         dist; /* this backend is one rank of a group, and max_tok is of all ranks together; NULL: alone */
+    struct lg_pjrt_device *device; /* pjrt/: opened devices (backend/pjrt/be.h), borrowed */
     /* Called on the stepping thread before a product x w, with its input rows x [n_row][w->n_in] (row r is row_idx[r] unless
      * that is NULL).  NULL: nothing. */
     void (*observe)(void *ctx, const lg_mat *w, const float *x, size_t ld_x,
@@ -155,5 +156,30 @@ void lg_backend_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const voi
  * conv [3][conv_dim] raw rows, oldest first.  Either may be NULL. */
 void lg_backend_read_state(const lg_backend *be, uint32_t slot, uint32_t n_tok, uint32_t layer,
                            float *s, float *conv);
+
+/* ---- the calls above as a table: what an engine or a command stands on ---- */
+
+typedef void lg_backend_plan_fn(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
+                                lg_backend_plan *plan);
+
+typedef struct lg_backend_ops {
+    lg_backend_plan_fn *plan;
+    lg_status (*open)(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
+                      lg_backend **be, lg_err *err);
+    void (*close)(lg_backend **be);
+    lg_status (*step)(lg_backend *be, const lg_batch *batch, lg_step_out *out);
+    void (*save)(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok, uint32_t snap);
+    void (*load)(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok, uint32_t snap);
+    void (*copy_page)(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to);
+    void (*get_page)(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to);
+    void (*put_page)(lg_backend *be, uint32_t page, const void *from);
+    void (*get_snap)(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
+                     void *to);
+    void (*put_snap)(lg_backend *be, uint32_t snap, uint32_t part, const void *from);
+} lg_backend_ops;
+
+/* This processor (cpu/), and the devices of opt.device (pjrt/). */
+const lg_backend_ops *lg_backend_cpu(void);
+const lg_backend_ops *lg_backend_pjrt(void);
 
 #endif

@@ -103,7 +103,7 @@ uint64_t lg_budget_machine(const char *root) {
 /* One choice of sizes and what it costs. */
 typedef struct fit {
     const lg_config *cfg;
-    lg_plan_fn *plan;
+    lg_backend_plan_fn *plan;
     const lg_dist *dist;
     int n_thread;
     uint64_t weight_bytes;
@@ -261,14 +261,14 @@ static lg_status fit_cache(const fit *f, const lg_options *opt, uint64_t *room, 
 
 lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
                         uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
-                        lg_plan_fn *plan, lg_budget *b, lg_err *err) {
+                        lg_backend_plan_fn *plan, lg_budget *b, lg_err *err) {
     return lg_budget_fit_ranks(cfg, opt, weight_bytes, bytes, roomy, n_sample_vocab, n_thread,
                                plan, NULL, b, err);
 }
 
 lg_status lg_budget_fit_ranks(const lg_config *cfg, const lg_options *opt,
                               uint64_t weight_bytes, uint64_t bytes, bool roomy,
-                              uint32_t n_sample_vocab, int n_thread, lg_plan_fn *plan,
+                              uint32_t n_sample_vocab, int n_thread, lg_backend_plan_fn *plan,
                               const lg_dist *dist, lg_budget *b, lg_err *err) {
     LG_TRY(check(cfg, opt, err));
     uint32_t n_ctx = opt->n_ctx ? opt->n_ctx : cfg->n_ctx_max;

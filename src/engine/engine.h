@@ -360,9 +360,6 @@ typedef struct lg_budget {
     uint64_t page_bytes, snap_bytes; /* of one */
 } lg_budget;
 
-typedef void lg_plan_fn(const lg_config *cfg, const lg_backend_opt *opt, int n_thread,
-                        lg_backend_plan *plan);
-
 /* Choose sizes so that weights, pools and scratch stay within `bytes`.  opt: what the caller asks for; values left at 0 give
  * way, in the order: sequences to 8, context to 4096, sequences to 1, context to 256.  `roomy`: the budget was not asked for,
  * so pools take at most half of what is left by the weights, but at least one whole context.  Snapshots get
@@ -370,32 +367,15 @@ typedef void lg_plan_fn(const lg_config *cfg, const lg_backend_opt *opt, int n_t
  * LG_E_ARG for a contradiction, LG_E_NOMEM with needed, budget and what would fit. */
 lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
                         uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
-                        lg_plan_fn *plan, lg_budget *b, lg_err *err);
+                        lg_backend_plan_fn *plan, lg_budget *b, lg_err *err);
 
 /* The same for each rank of a group, where a step of all ranks has n_batch_tok rows (dist NULL: alone). */
 lg_status lg_budget_fit_ranks(const lg_config *cfg, const lg_options *opt,
                               uint64_t weight_bytes, uint64_t bytes, bool roomy,
-                              uint32_t n_sample_vocab, int n_thread, lg_plan_fn *plan,
+                              uint32_t n_sample_vocab, int n_thread, lg_backend_plan_fn *plan,
                               const lg_dist *dist, lg_budget *b, lg_err *err);
 
 /* ---- engine.c ---- */
-
-/* The backend under an engine: the calls of backend.h. */
-typedef struct lg_backend_ops {
-    lg_plan_fn *plan;
-    lg_status (*open)(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
-                      lg_backend **be, lg_err *err);
-    void (*close)(lg_backend **be);
-    lg_status (*step)(lg_backend *be, const lg_batch *batch, lg_step_out *out);
-    void (*save)(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok, uint32_t snap);
-    void (*load)(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok, uint32_t snap);
-    void (*copy_page)(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to);
-    void (*get_page)(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to);
-    void (*put_page)(lg_backend *be, uint32_t page, const void *from);
-    void (*get_snap)(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
-                     void *to);
-    void (*put_snap)(lg_backend *be, uint32_t snap, uint32_t part, const void *from);
-} lg_backend_ops;
 
 /* What an engine stands on; all borrowed until release(ctx), which lg_close calls last (may be NULL). */
 typedef struct lg_engine_parts {

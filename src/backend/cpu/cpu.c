@@ -361,3 +361,18 @@ void lg_backend_read_state(const lg_backend *be, uint32_t slot, uint32_t n_tok, 
         memcpy(conv, state + be->lay.conv,
                (LG_CONV_K - 1) * (size_t)lg_config_conv_dim(c) * sizeof *conv);
 }
+
+const lg_backend_ops *lg_backend_cpu(void) {
+    static const lg_backend_ops ops = {.plan = lg_backend_plan_bytes,
+                                       .open = lg_backend_open,
+                                       .close = lg_backend_close,
+                                       .step = lg_backend_step,
+                                       .save = lg_backend_save,
+                                       .load = lg_backend_load,
+                                       .copy_page = lg_backend_copy_page,
+                                       .get_page = lg_backend_get_page,
+                                       .put_page = lg_backend_put_page,
+                                       .get_snap = lg_backend_get_snap,
+                                       .put_snap = lg_backend_put_snap};
+    return &ops;
+}

@@ -1,0 +1,166 @@
+/* be.h - the backend that the engine drives on PJRT devices: what its files share, and how it is opened.
+ *
+ *   device.c   "pjrt:PATH,name=value" -> plugin, client and choices      load.c   weights -> device buffers
+ *   be.c       plan, open, close; snapshots and pages                    round.c  one step: rounds of programs, samples
+ *   bucket.c   programs for sizes: find, compile, call                   unit.c   copies of pages and slots, also as bytes
+ *
+ * Weights and pools stay on the devices.  Every program takes the pools and gives them back (donated), so their handles change with
+ * each call and their memory doesn't.  A step moves one vector of integers up, and ids and log-probabilities down; rows of logits come
+ * down only for sequences that do not choose the plain best token.  Owner d (backend.h) is device d.
+ *
+ * A step is cut so that programs see rectangles: sequences of one row together, those of more rows by the next larger number of rows
+ * that has a program.  Where a snapshot is due in the middle of a sequence's rows they are cut there, and the rest is another
+ * program's.  Snapshots are more rows of the state pools.
+ * A program is compiled when its sizes are met first (or read from a file, cache.c); then memory is taken, otherwise a step takes none.
+ * Thread: engine; get_ and put_ from another one beside it, under `lock`.  Test: tests/unit/test_pjrt_step.c */
+#ifndef LG_BACKEND_PJRT_BE_H
+#define LG_BACKEND_PJRT_BE_H
+
+#include "backend/backend.h"
+#include "backend/pjrt/sig.h"
+
+#include <pthread.h>
+
+/* Devices that were opened for a backend, and how it is to use them. */
+typedef struct lg_pjrt_device {
+    lg_pjrt_plugin *plugin;
+    lg_pjrt_client *client;
+    uint32_t n; /* devices to use: owners */
+    lg_pjrt_type weight, state;
+    bool mixed;    /* rows of answers and of prompts in one program */
+    uint32_t grow; /* programs' sizes grow by this factor */
+    const lg_weights *source; /* to load, where the weights that a backend is opened on are shapes alone; NULL: those */
+    lg_pjrt_cache cache;
+    char dir[512]; /* of cache */
+    char path[512];
+} lg_pjrt_device;
+
+/* ---- device.c ---- */
+
+/* Open what `spec` names: "pjrt:PATH[,name=value]...".  Own names are taken out, the rest are the plugin's client options:
+ *     weights=bf16|f32   how matrices are kept (bf16)       state=f32|bf16    how the recurrent state is kept (f32)
+ *     devices=N          use the first N (1)                programs=DIR      keep compiled programs there
+ *     grow=N             2 to 8: sizes of programs (4 on a CPU, else 2)
+ *     mixed=true|false   answers and prompts in one program (false on a CPU, else true)
+ * LG_E_ARG naming the part; what opening the plugin and its client returns.  The caller owns *d. */
+lg_status lg_pjrt_device_open(const char *spec, lg_pjrt_device **d, lg_err *err);
+void lg_pjrt_device_close(lg_pjrt_device **d);
+
+/* Whether a --device text is one of ours. */
+bool lg_pjrt_device_is(const char *spec);
+
+/* Bytes that a model's weights take on one device, at most. */
+uint64_t lg_pjrt_device_weight_bytes(const lg_pjrt_device *d, const lg_weights *w);
+
+/* Bytes that one device has for everything, or 0 when it does not say. */
+uint64_t lg_pjrt_device_memory(const lg_pjrt_device *d);
+
+/* A fingerprint of what decides the bits of states and pages. */
+uint64_t lg_pjrt_device_build(const lg_pjrt_device *d);
+
+/* ---- the backend ---- */
+
+/* A compiled bucket. */
+typedef struct lg_pjrt_program {
+    lg_pjrt_bucket bucket;
+    lg_pjrt_exe *exe;
+    lg_pjrt_out out;
+    struct lg_pjrt_program *next;
+} lg_pjrt_program;
+
+/* Some rows of one sequence, without a cut in them. */
+typedef struct lg_pjrt_part {
+    uint32_t seq, row0, n_tok; /* in the batch; first of them and how many, of this sequence */
+    uint32_t n_out, out0; /* the last n_out of them give logits: rows out0 ... of the step */
+    uint32_t save; /* entry of the sequence's save list to take after them; UINT32_MAX: none */
+    bool done;
+} lg_pjrt_part;
+
+typedef struct lg_pjrt_be {
+    lg_pjrt_device *dev; /* borrowed */
+    const lg_config *cfg;
+    lg_backend_opt opt;
+    lg_pool *pool;
+    lg_pjrt_model model;
+    lg_pjrt_sig *sig; /* weights and pools are the same in every program */
+    uint32_t n_arg, n_pool, step_arg;
+    uint32_t pool_arg[LG_PJRT_N_POOL]; /* argument of each pool, in the order of results */
+    lg_pjrt_buf **arg;                 /* [n][n_arg]; the step vector's is NULL between calls */
+    lg_pjrt_buf **out;                 /* [n][most results] */
+    int64_t *keep;                     /* arguments that are not given away */
+    uint32_t n_keep;
+    lg_pjrt_program *program; /* list, latest first */
+    lg_pjrt_exe *unit[2][3];  /* unit.c */
+    lg_pjrt_buf **unit_arg;   /* [n][2 LG_PJRT_N_POOL + 1] */
+    lg_pjrt_buf **unit_out;   /* [n][LG_PJRT_N_POOL] */
+    int32_t *unit_at;         /* [2] */
+    /* one step */
+    uint32_t max_seq;       /* of all owners */
+    lg_pjrt_part *part;     /* [max_seq] */
+    uint32_t n_part;        /* in this round */
+    uint32_t *done, *saved; /* [max_seq] rows and saves of each sequence that are done */
+    uint32_t *out0;         /* [max_seq] first output row of each sequence */
+    float *logits;          /* [max_out][n_vocab] in the step's order */
+    void *sample_work;
+    void *block; /* owned: all of these arrays */
+    /* host memory of one device in one program, for the largest that there is */
+    int32_t *step, *id;
+    float *logprob, *down;
+    size_t step_room, out_room, down_room;
+    uint64_t n_step, n_call, n_compiled;
+    pthread_mutex_t lock;
+    bool lost;
+} lg_pjrt_be;
+
+static inline lg_pjrt_be *lg_pjrt_be_of(lg_backend *be) {
+    return (lg_pjrt_be *)(void *)be;
+}
+
+/* What a backend has moved and done so far, for tests and reports. */
+typedef struct lg_pjrt_counts {
+    lg_pjrt_traffic traffic;
+    uint64_t n_step, n_call, n_compiled;
+} lg_pjrt_counts;
+lg_pjrt_counts lg_pjrt_be_counts(lg_backend *be);
+
+/* ---- load.c ---- */
+
+/* Fill every WEIGHT argument of be->sig on every device.  Pieces of at most 32 MiB are converted at a time. */
+lg_status lg_pjrt_load_weights(lg_pjrt_be *be, const lg_weights *w, lg_err *err);
+
+/* ---- bucket.c ---- */
+
+/* The program for a bucket: one that is there, or compiled now. */
+lg_status lg_pjrt_bucket_program(lg_pjrt_be *be, const lg_pjrt_bucket *b,
+                                 lg_pjrt_program **program, lg_err *err);
+
+/* The smallest number of a ladder that holds n: least, least * grow, ... up to most. */
+uint32_t lg_pjrt_bucket_rung(uint32_t n, uint32_t least, uint32_t most, uint32_t grow);
+
+/* Call a step's program: arguments be->arg, results in be->out, pools changed in be->arg.  Under be->lock. */
+lg_status lg_pjrt_bucket_call(lg_pjrt_be *be, lg_pjrt_exe *exe, lg_err *err);
+
+/* ---- round.c ---- */
+
+/* lg_backend_step, under be->lock. */
+lg_status lg_pjrt_round_step(lg_pjrt_be *be, const lg_batch *batch, lg_step_out *out,
+                             lg_err *err);
+
+/* ---- unit.c ---- */
+
+/* Make the pools, zeroed, and compile what copies their parts; be->sig and be->unit_arg are there. */
+lg_status lg_pjrt_unit_open(lg_pjrt_be *be, lg_err *err);
+void lg_pjrt_unit_close(lg_pjrt_be *be);
+
+/* Copy row `from` of the state pools (state) or page `from` of the others to `to`, on device d. */
+lg_status lg_pjrt_unit_copy(lg_pjrt_be *be, uint32_t d, bool state, uint32_t from, uint32_t to,
+                            lg_err *err);
+
+/* One row or page as bytes, pools in order, and back. */
+size_t lg_pjrt_unit_bytes(const lg_pjrt_be *be, bool state);
+lg_status lg_pjrt_unit_get(lg_pjrt_be *be, uint32_t d, bool state, uint32_t at, void *to,
+                           lg_err *err);
+lg_status lg_pjrt_unit_put(lg_pjrt_be *be, uint32_t d, bool state, uint32_t at,
+                           const void *from, lg_err *err);
+
+#endif

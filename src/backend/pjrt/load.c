@@ -1,0 +1,285 @@
+/* load.c - the model's weights as a program's arguments: from packed panels to row-major buffers on the devices.
+ *
+ * In: lg_weights, the signature's WEIGHT arguments.  Out: be->arg.  A matrix is widened exactly to floats, then rounded once to
+ * the type that the program wants; pieces of at most PIECE bytes go to every device that takes them, so the host never holds more.
+ * Thread: the opening one and the pool.  Memory: one piece.  Test: tests/unit/test_pjrt_step.c */
+#include "backend/pjrt/be.h"
+#include "base/num.h"
+#include "kern/dequant.h"
+
+#include <string.h>
+
+#define PIECE ((size_t)32 << 20)
+
+/* The devices that one argument goes to, in step. */
+typedef struct sink {
+    lg_pjrt_be *be;
+    const lg_pjrt_arg *arg;
+    lg_pjrt_stream **stream; /* [n_dev] */
+    uint32_t dev0, n_dev;
+    uint8_t *room; /* PIECE bytes, or one panel's rows if that is more */
+} sink;
+
+static lg_status put(sink *s, const void *data, size_t n_bytes, lg_err *err) {
+    for (uint32_t d = 0; d < s->n_dev; d++)
+        LG_TRY(lg_pjrt_stream_put(s->stream[d], data, n_bytes, err));
+    return LG_OK;
+}
+
+/* ---- matrices ---- */
+
+/* Weight k of channel c (0 .. 15) in a panel of elements. */
+static float element(const lg_mat *w, uint32_t panel, uint32_t k, uint32_t c) {
+    size_t i = ((size_t)panel * w->n_in + k) * LG_NR + c;
+    switch (w->type) {
+    case LG_F32: return ((const float *)w->panel)[i];
+    case LG_BF16: return lg_num_bf16(((const uint16_t *)w->panel)[i]);
+    case LG_F16: return lg_num_f16(((const uint16_t *)w->panel)[i]);
+    default: break;
+    }
+    float x = lg_num_e4m3(((const uint8_t *)w->panel)[i]);
+    if (w->scale_row) return x * w->scale[panel * LG_NR + c];
+    return x * w->scale[(size_t)panel * LG_NR / 128 * ((w->n_in + 127u) / 128) + k / 128];
+}
+
+static void store(lg_pjrt_type type, void *to, size_t i, float x) {
+    if (type == LG_PJRT_F32)
+        ((float *)to)[i] = x;
+    else
+        ((uint16_t *)to)[i] = lg_num_to_bf16(x);
+}
+
+typedef struct matrix {
+    const lg_mat *w;
+    lg_pjrt_type type;
+    uint32_t panel0;
+    uint8_t *to; /* rows from panel0's first on */
+} matrix;
+
+static void panel_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const matrix *m = ctx;
+    const lg_mat *w = m->w;
+    uint32_t panel = m->panel0 + (uint32_t)task, row0 = panel * LG_NR;
+    uint32_t n_row = w->n_out - row0 < LG_NR ? w->n_out - row0 : LG_NR;
+    float wide[LG_MAX_BLOCK * LG_NR];
+    for (uint32_t k0 = 0; k0 < w->n_in; k0 += LG_MAX_BLOCK) {
+        uint32_t n_k = w->n_in - k0 < LG_MAX_BLOCK ? w->n_in - k0 : LG_MAX_BLOCK;
+        if (lg_dtype_is_block(w->type)) lg_dequant_mat(w, panel, k0, n_k, wide);
+        for (uint32_t k = 0; k < n_k; k++)
+            for (uint32_t c = 0; c < n_row; c++) {
+                float x = lg_dtype_is_block(w->type) ? wide[k * LG_NR + c]
+                                                     : element(w, panel, k0 + k, c);
+                store(m->type, m->to, ((size_t)task * LG_NR + c) * w->n_in + k0 + k, x);
+            }
+    }
+}
+
+static lg_status put_matrix(sink *s, const lg_mat *w, lg_err *err) {
+    size_t row = w->n_in * lg_pjrt_type_bytes(s->arg->dims.type);
+    uint32_t n_panel = lg_mat_n_panel(w), at_once = (uint32_t)(PIECE / (row * LG_NR));
+    if (at_once == 0) at_once = 1;
+    for (uint32_t p = 0, n; p < n_panel; p += n) {
+        n = n_panel - p < at_once ? n_panel - p : at_once;
+        uint32_t n_row = p + n == n_panel ? w->n_out - p * LG_NR : n * LG_NR;
+        matrix m = {w, s->arg->dims.type, p, s->room};
+        lg_pool_run(s->be->pool, n, panel_task, &m);
+        LG_TRY(put(s, s->room, n_row * row, err));
+    }
+    return LG_OK;
+}
+
+typedef struct embedding {
+    const lg_weights *w;
+    lg_pjrt_type type;
+    uint32_t id0;
+    uint8_t *to;
+} embedding;
+
+#define EMBED_MAX 65536
+
+static void embed_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const embedding *e = ctx;
+    float x[EMBED_MAX];
+    size_t n = e->w->cfg.n_embd;
+    lg_weights_embed(e->w, e->id0 + (uint32_t)task, x);
+    for (size_t i = 0; i < n; i++) store(e->type, e->to, task * n + i, x[i]);
+}
+
+static lg_status put_embed(sink *s, const lg_weights *w, lg_err *err) {
+    const lg_config *c = &w->cfg;
+    size_t row = c->n_embd * lg_pjrt_type_bytes(s->arg->dims.type);
+    if (c->n_embd > EMBED_MAX)
+        return LG_FAIL(err, LG_E_UNSUPPORTED, "hidden_size: found %u, expected at most %d",
+                       c->n_embd, EMBED_MAX);
+    uint32_t at_once = (uint32_t)(PIECE / row);
+    for (uint32_t i = 0, n; i < c->n_vocab; i += n) {
+        n = c->n_vocab - i < at_once ? c->n_vocab - i : at_once;
+        embedding e = {w, s->arg->dims.type, i, s->room};
+        lg_pool_run(s->be->pool, n, embed_task, &e);
+        LG_TRY(put(s, s->room, n * row, err));
+    }
+    return LG_OK;
+}
+
+static lg_status put_rope(sink *s, bool sin, lg_err *err) {
+    const lg_config *c = s->be->cfg;
+    size_t half = c->n_rot / 2, at_once = PIECE / 2 / (half * sizeof(float));
+    float *table = (float *)(void *)s->room, *other = table + at_once * half;
+    for (size_t pos = 0, n; pos < s->be->model.n_ctx; pos += n) {
+        n = s->be->model.n_ctx - pos < at_once ? s->be->model.n_ctx - pos : at_once;
+        for (size_t i = 0; i < n; i++) {
+            float *keep = table + i * half;
+            lg_rope_table((uint32_t)(pos + i), c->rope_theta, c->n_rot, sin ? other : keep,
+                          sin ? keep : other);
+        }
+        LG_TRY(put(s, table, n * half * sizeof(float), err));
+    }
+    return LG_OK;
+}
+
+/* ---- which weight ---- */
+
+/* A weight is one or two matrices, or a vector. */
+typedef struct source {
+    const lg_mat *mat[2];
+    const float *vec;
+    size_t n_vec;
+} source;
+
+static source mlp_source(const lg_mlp_w *m, bool down) {
+    source s = {.mat = {down ? &m->down : &m->gate, down ? NULL : &m->up}};
+    return s;
+}
+
+static source vector(const float *v, size_t n) {
+    source s = {.vec = v, .n_vec = n};
+    return s;
+}
+
+static source one(const lg_mat *m) {
+    source s = {.mat = {m, NULL}};
+    return s;
+}
+
+static source layer_source(const lg_config *c, const lg_layer_w *l, lg_pjrt_weight which,
+                           uint32_t expert) {
+    switch (which) {
+    case LG_PJRT_W_IN_NORM: return vector(l->in_norm, c->n_embd);
+    case LG_PJRT_W_POST_NORM: return vector(l->post_norm, c->n_embd);
+    case LG_PJRT_W_Q: return one(&l->q);
+    case LG_PJRT_W_K: return one(&l->k);
+    case LG_PJRT_W_V: return one(&l->v);
+    case LG_PJRT_W_O: return one(&l->o);
+    case LG_PJRT_W_Q_NORM: return vector(l->q_norm, c->d_head);
+    case LG_PJRT_W_K_NORM: return vector(l->k_norm, c->d_head);
+    case LG_PJRT_W_QKV: return one(&l->qkv);
+    case LG_PJRT_W_Z: return one(&l->z);
+    case LG_PJRT_W_B: return one(&l->b);
+    case LG_PJRT_W_A: return one(&l->a);
+    case LG_PJRT_W_OUT: return one(&l->out);
+    case LG_PJRT_W_CONV: return vector(l->conv, LG_CONV_K * (size_t)lg_config_conv_dim(c));
+    case LG_PJRT_W_NEG_EXP_A: return vector(l->neg_exp_a, c->n_v_head);
+    case LG_PJRT_W_DT_BIAS: return vector(l->dt_bias, c->n_v_head);
+    case LG_PJRT_W_GDN_NORM: return vector(l->gdn_norm, c->d_v);
+    case LG_PJRT_W_GATE_UP: return mlp_source(&l->mlp, false);
+    case LG_PJRT_W_DOWN: return mlp_source(&l->mlp, true);
+    case LG_PJRT_W_ROUTER: return one(&l->router);
+    case LG_PJRT_W_EXPERT_GATE_UP: return mlp_source(&l->expert[expert], false);
+    case LG_PJRT_W_EXPERT_DOWN: return mlp_source(&l->expert[expert], true);
+    case LG_PJRT_W_SHARED_GATE_UP: return mlp_source(&l->shared, false);
+    case LG_PJRT_W_SHARED_DOWN: return mlp_source(&l->shared, true);
+    case LG_PJRT_W_SHARED_SCALE: return vector(l->shared_gate, c->n_embd);
+    default: return vector(NULL, 0);
+    }
+}
+
+static lg_status put_source(sink *s, const source *from, lg_err *err) {
+    lg_pjrt_type type = s->arg->dims.type;
+    bool fits = from->vec ? type == LG_PJRT_F32 : from->mat[0] && from->mat[0]->panel;
+    if (!fits || (type != LG_PJRT_F32 && type != LG_PJRT_BF16) || s->arg->in_out)
+        return LG_FAIL(err, LG_E_UNSUPPORTED, "%s: the model has no such weight as %s",
+                       s->arg->name, lg_pjrt_type_name(type));
+    if (from->vec) return put(s, from->vec, from->n_vec * sizeof(float), err);
+    for (int i = 0; i < 2; i++)
+        if (from->mat[i]) LG_TRY(put_matrix(s, from->mat[i], err));
+    return LG_OK;
+}
+
+static bool is_expert(lg_pjrt_weight w) {
+    return w == LG_PJRT_W_EXPERT_GATE_UP || w == LG_PJRT_W_EXPERT_DOWN;
+}
+
+/* All layers of one argument, for the devices of s. */
+static lg_status put_argument(sink *s, const lg_weights *w, lg_err *err) {
+    const lg_pjrt_arg *a = s->arg;
+    const lg_config *c = &w->cfg;
+    source head = one(&w->head), norm = vector(w->final_norm, c->n_embd);
+    switch (a->weight) {
+    case LG_PJRT_W_EMBED: return put_embed(s, w, err);
+    case LG_PJRT_W_HEAD: return put_source(s, &head, err);
+    case LG_PJRT_W_FINAL_NORM: return put_source(s, &norm, err);
+    case LG_PJRT_W_COS: return put_rope(s, false, err);
+    case LG_PJRT_W_SIN: return put_rope(s, true, err);
+    default: break;
+    }
+    uint32_t n_layer = a->n_layer ? a->n_layer : 1, first = 0, n = 1;
+    if (is_expert(a->weight)) {
+        n = c->n_expert / s->be->model.n_device;
+        first = s->dev0 * n;
+    }
+    for (uint32_t i = 0; i < n_layer; i++) {
+        uint32_t layer = a->layer0 + i * a->layer_step;
+        if (layer >= c->n_layer)
+            return LG_FAIL(err, LG_E_INTERNAL, "%s: layer %u of %u", a->name, layer,
+                           c->n_layer);
+        for (uint32_t e = first; e < first + n; e++) {
+            source from = layer_source(c, &w->layer[layer], a->weight, e);
+            LG_TRY(put_source(s, &from, err));
+        }
+    }
+    return LG_OK;
+}
+
+/* One argument to the devices [dev0, dev0 + n_dev), which get the same bytes. */
+static lg_status send(lg_pjrt_be *be, const lg_weights *w, uint32_t index, sink *s,
+                      lg_err *err) {
+    lg_status st = LG_OK;
+    uint32_t n_open = 0;
+    for (; st == LG_OK && n_open < s->n_dev; n_open += st == LG_OK)
+        st = lg_pjrt_stream_open(be->dev->client, s->dev0 + n_open, &s->arg->dims,
+                                 &s->stream[n_open], err);
+    if (st == LG_OK) st = put_argument(s, w, err);
+    for (uint32_t d = 0; d < n_open; d++) {
+        lg_pjrt_buf **to = &be->arg[(size_t)(s->dev0 + d) * be->n_arg + index];
+        lg_status end = lg_pjrt_stream_close(&s->stream[d], to, st == LG_OK ? err : NULL);
+        if (st == LG_OK) st = end;
+    }
+    return st;
+}
+
+lg_status lg_pjrt_load_weights(lg_pjrt_be *be, const lg_weights *w, lg_err *err) {
+    uint32_t n_dev = be->model.n_device;
+    size_t row = (size_t)w->cfg.n_embd;
+    if (w->cfg.n_ff > row) row = w->cfg.n_ff;
+    if ((size_t)w->cfg.n_head * w->cfg.d_head > row)
+        row = (size_t)w->cfg.n_head * w->cfg.d_head;
+    if ((size_t)w->cfg.n_v_head * w->cfg.d_v > row) row = (size_t)w->cfg.n_v_head * w->cfg.d_v;
+    size_t room = row * LG_NR * sizeof(float);
+    sink s = {.be = be,
+              .stream = lg_mem_calloc(n_dev, sizeof *s.stream),
+              .room = lg_mem_alloc(room > PIECE ? room : PIECE)};
+    lg_status st = s.stream && s.room ? LG_OK : LG_FAIL(err, LG_E_NOMEM, "weights: no memory");
+    for (uint32_t a = 0; st == LG_OK && a < be->n_arg; a++) {
+        s.arg = &be->sig->arg[a];
+        if (s.arg->role != LG_PJRT_WEIGHT) continue;
+        bool apart = is_expert(s.arg->weight);
+        s.n_dev = apart ? 1 : n_dev;
+        for (s.dev0 = 0; st == LG_OK && s.dev0 < n_dev; s.dev0 += s.n_dev)
+            st = send(be, w, a, &s, err);
+    }
+    lg_mem_free(s.stream);
+    lg_mem_free(s.room);
+    return st;
+}
