@@ -18,13 +18,14 @@ static uint32_t pages_of(uint32_t n_tok) {
     return (n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
 }
 
-static lg_status init(lg_score *s, const lg_weights *w, lg_pool *pool,
-                      const lg_backend_opt *opt, uint32_t n_ctx, lg_err *err) {
-    *s = (lg_score){.w = w, .n_ctx = n_ctx, .n_seq = opt->n_slot};
+lg_status lg_score_init_on(lg_score *s, const lg_weights *w, lg_pool *pool,
+                           const lg_backend_ops *ops, const lg_backend_opt *opt, lg_err *err) {
+    uint32_t n_ctx = opt->n_ctx;
+    *s = (lg_score){.w = w, .ops = ops, .n_ctx = n_ctx, .n_seq = opt->n_slot};
     if (n_ctx > w->cfg.n_ctx_max)
         return LG_FAIL(err, LG_E_ARG, "context: found %u, expected at most the model's %u",
                        n_ctx, w->cfg.n_ctx_max);
-    LG_TRY(lg_backend_open(w, opt, pool, &s->be, err));
+    LG_TRY(ops->open(w, opt, pool, &s->be, err));
     s->page = lg_mem_calloc(opt->n_page, sizeof *s->page);
     if (!s->page) {
         lg_score_fini(s);
@@ -34,9 +35,10 @@ static lg_status init(lg_score *s, const lg_weights *w, lg_pool *pool,
     return LG_OK;
 }
 
-static lg_backend_opt options_of(const lg_weights *w, uint32_t n_ctx, uint32_t n_seq,
-                                 bool exact, lg_kv_type kv) {
+lg_backend_opt lg_score_options(const lg_weights *w, uint32_t n_ctx, uint32_t n_seq, bool exact,
+                                lg_kv_type kv) {
     return (lg_backend_opt){.n_slot = n_seq,
+                            .n_ctx = n_ctx,
                             .n_page = pages_of(n_ctx) * n_seq,
                             .max_tok = LG_SCORE_STEP,
                             .max_seq = n_seq,
@@ -48,8 +50,8 @@ static lg_backend_opt options_of(const lg_weights *w, uint32_t n_ctx, uint32_t n
 
 lg_status lg_score_init(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t n_ctx,
                         uint32_t n_seq, bool exact, lg_kv_type kv, lg_err *err) {
-    lg_backend_opt opt = options_of(w, n_ctx, n_seq, exact, kv);
-    return init(s, w, pool, &opt, n_ctx, err);
+    lg_backend_opt opt = lg_score_options(w, n_ctx, n_seq, exact, kv);
+    return lg_score_init_on(s, w, pool, lg_backend_cpu(), &opt, err);
 }
 
 lg_status
@@ -57,10 +59,10 @@ lg_score_init_observed(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t
                        void (*observe)(void *ctx, const lg_mat *w, const float *x, size_t ld_x,
                                        const uint32_t *row_idx, uint32_t n_row),
                        void *observe_ctx, lg_err *err) {
-    lg_backend_opt opt = options_of(w, n_ctx, 1, true, LG_KV_F32);
+    lg_backend_opt opt = lg_score_options(w, n_ctx, 1, true, LG_KV_F32);
     opt.observe = observe;
     opt.observe_ctx = observe_ctx;
-    return init(s, w, pool, &opt, n_ctx, err);
+    return lg_score_init_on(s, w, pool, lg_backend_cpu(), &opt, err);
 }
 
 lg_status lg_score_check(const lg_weights *w, const uint32_t *id, size_t n, const char *what,
@@ -74,7 +76,7 @@ lg_status lg_score_check(const lg_weights *w, const uint32_t *id, size_t n, cons
 }
 
 void lg_score_fini(lg_score *s) {
-    lg_backend_close(&s->be);
+    if (s->ops) s->ops->close(&s->be);
     LG_FREE(s->page);
 }
 
@@ -88,7 +90,7 @@ lg_status lg_score_step(lg_score *s, const uint32_t *id, uint32_t n, uint32_t po
                       .page = s->page,
                       .n_page = pages_of(pos + n)};
     lg_step_out out = {0};
-    if (lg_backend_step(s->be, &batch, &out) != LG_OK)
+    if (s->ops->step(s->be, &batch, &out) != LG_OK)
         return LG_FAIL(err, LG_E_BACKEND, "the backend failed at position %u", pos);
     *logits = out.logits;
     *ld = out.ld_logits;
@@ -152,7 +154,7 @@ lg_status lg_score_sample(lg_score *s, uint32_t *id, uint32_t n, uint32_t start,
                           .n_seq = s->n_seq,
                           .page = s->page,
                           .n_page = n_page * s->n_seq};
-        if (lg_backend_step(s->be, &batch, &out) != LG_OK)
+        if (s->ops->step(s->be, &batch, &out) != LG_OK)
             return LG_FAIL(err, LG_E_BACKEND, "the backend failed at position %u", pos);
         for (uint32_t q = 0; q < s->n_seq; q++)
             id[(size_t)q * n + pos + 1] = draw(out.logits + q * out.ld_logits, n_token,

@@ -11,6 +11,7 @@
 
 typedef struct lg_score {
     const lg_weights *w; /* borrowed */
+    const lg_backend_ops *ops;
     lg_backend *be;
     uint32_t *page; /* owned: 0, 1, 2 ... */
     uint32_t n_ctx, n_seq;
@@ -20,6 +21,12 @@ typedef struct lg_score {
  * kept as F32 whatever `kv` says.  Weights and pool are borrowed.  LG_E_ARG, LG_E_NOMEM; on an error there is nothing to close. */
 lg_status lg_score_init(lg_score *s, const lg_weights *w, lg_pool *pool, uint32_t n_ctx,
                         uint32_t n_seq, bool exact, lg_kv_type kv, lg_err *err);
+
+/* What these options are, for a caller who changes some; and the same with other calls than the processor's. */
+lg_backend_opt lg_score_options(const lg_weights *w, uint32_t n_ctx, uint32_t n_seq, bool exact,
+                                lg_kv_type kv);
+lg_status lg_score_init_on(lg_score *s, const lg_weights *w, lg_pool *pool,
+                           const lg_backend_ops *ops, const lg_backend_opt *opt, lg_err *err);
 
 /* The same for one sequence with float products, and an observer of all of them (backend.h). */
 lg_status

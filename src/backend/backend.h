@@ -34,7 +34,8 @@ typedef struct lg_backend_opt {
                     const uint32_t *row_idx, uint32_t n_row);
     void *observe_ctx;
     /* For tests: called with every intermediate of a step, [n_row][n_col] with ld; names as in
-     * tests/data/golden/TENSORS.md without "trace.L<i>.", layer -1 for "embed" and "final_norm".  NULL in use. */
+     * tests/data/golden/TENSORS.md without "trace.L<i>.", layer -1 for "embed" and "final_norm".  NULL in use.  On a device
+     * only "embed" and each layer's "out", of one part of a sequence at a time. */
     void (*trace)(void *ctx, int layer, const char *name, const float *data, size_t n_row,
                   size_t n_col, size_t ld);
     void *trace_ctx;

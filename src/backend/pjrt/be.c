@@ -48,9 +48,9 @@ static void plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int n_th
 static lg_status check(const lg_config *c, const lg_backend_opt *opt, lg_err *err) {
     const lg_pjrt_device *d = opt->device;
     if (!d) return LG_FAIL(err, LG_E_ARG, "device: none is open");
-    if (opt->dist || opt->observe || opt->trace)
+    if (opt->dist || opt->observe)
         return LG_FAIL(err, LG_E_UNSUPPORTED,
-                       "device: ranks, observing products and traces are the processor's only");
+                       "device: ranks and observing products are the processor's only");
     if (!kv_type(opt->kv))
         return LG_FAIL(err, LG_E_UNSUPPORTED,
                        "kv: found %s, expected f32, bf16 or f16 on a device",

@@ -29,7 +29,8 @@ typedef struct lg_pjrt_device {
     lg_pjrt_type weight, state;
     bool mixed;    /* rows of answers and of prompts in one program */
     uint32_t grow; /* programs' sizes grow by this factor */
-    const lg_weights *source; /* to load, where the weights that a backend is opened on are shapes alone; NULL: those */
+    const lg_weights *
+        source; /* to load, where the weights that a backend is opened on are shapes alone; NULL: those */
     lg_pjrt_cache cache;
     char dir[512]; /* of cache */
     char path[512];

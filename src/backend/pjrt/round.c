@@ -93,7 +93,7 @@ static bool choose(const lg_pjrt_be *be, choice *c) {
 
 /* Smallest bucket for a choice, over all devices. */
 static lg_pjrt_bucket bucket_of(const lg_pjrt_be *be, const lg_batch *batch, const choice *c) {
-    lg_pjrt_bucket b = {0};
+    lg_pjrt_bucket b = {.trace = be->opt.trace != NULL};
     uint32_t n_page = 1, n_out = 0, grow = be->dev->grow;
     for (uint32_t d = 0; d < be->model.n_device; d++) {
         uint32_t one = 0, many = 0, out = 0;
@@ -183,6 +183,29 @@ static void sample(lg_pjrt_be *be, const lg_batch_seq *s, const lg_pjrt_part *p,
     if (s->sampler->params.n_top >= 0) to->logprob = be->logprob[out + p->n_out - 1];
 }
 
+/* The residual stream of every part of device d, to the tracer. */
+static lg_status trace(lg_pjrt_be *be, const lg_batch *batch, const choice *c,
+                       const lg_pjrt_program *p, uint32_t d, lg_err *err) {
+    const lg_pjrt_bucket *b = &p->bucket;
+    size_t n_row = b->n_one + (size_t)b->n_many * b->n_row, h = be->cfg->n_embd;
+    uint32_t n_layer = be->cfg->n_layer, one = 0, many = 0;
+    const lg_pjrt_dims dims = {LG_PJRT_F32, 3, {n_layer + 1, (int64_t)n_row, (int64_t)h}};
+    lg_pjrt_buf *from = be->out[(size_t)d * lg_pjrt_exe_n_out(p->exe) + (uint32_t)p->out.trace];
+    float *x = lg_mem_alloc(lg_pjrt_dims_bytes(&dims));
+    if (!x) return LG_FAIL(err, LG_E_NOMEM, "trace: no memory");
+    lg_status st = lg_pjrt_buf_get(be->dev->client, from, &dims, x, err);
+    for (uint32_t i = 0; st == LG_OK && i < be->n_part; i++) {
+        const lg_pjrt_part *part = &be->part[i];
+        if (batch->seq[part->seq].owner != d || !takes(c, part)) continue;
+        size_t row = part->n_tok == 1 ? one++ : b->n_one + (size_t)many++ * b->n_row;
+        for (uint32_t l = 0; l <= n_layer; l++)
+            be->opt.trace(be->opt.trace_ctx, (int)l - 1, l ? "out" : "embed",
+                          x + (l * n_row + row) * h, part->n_tok, h, h);
+    }
+    lg_mem_free(x);
+    return st;
+}
+
 /* What device d computed, down and to its sequences. */
 static lg_status receive(lg_pjrt_be *be, const lg_batch *batch, const choice *c,
                          const lg_pjrt_program *p, uint32_t d, lg_step_out *to, lg_err *err) {
@@ -197,6 +220,7 @@ static lg_status receive(lg_pjrt_be *be, const lg_batch *batch, const choice *c,
     LG_TRY(lg_pjrt_buf_get(client, result[p->out.logprob], &logprob, be->logprob, err));
     if (b->logits)
         LG_TRY(lg_pjrt_buf_get(client, result[p->out.logits], &logits, be->down, err));
+    if (b->trace) LG_TRY(trace(be, batch, c, p, d, err));
     uint32_t out = 0;
     for (uint32_t i = 0; i < be->n_part; i++) {
         const lg_pjrt_part *part = &be->part[i];
@@ -226,7 +250,7 @@ static lg_status run(lg_pjrt_be *be, const lg_batch *batch, const choice *c, lg_
     for (uint32_t d = 0; st == LG_OK && d < n_dev; d++) st = send(be, batch, c, &b, d, err);
     if (st == LG_OK) st = lg_pjrt_bucket_call(be, p->exe, err);
     for (uint32_t i = 0; i < be->n_part; i++)
-        any_out |= takes(c, &be->part[i]) && be->part[i].n_out;
+        any_out |= takes(c, &be->part[i]) && (be->part[i].n_out || b.trace);
     for (uint32_t d = 0; st == LG_OK && any_out && d < n_dev; d++)
         st = receive(be, batch, c, p, d, to, err);
     for (uint32_t d = 0; d < n_dev; d++)

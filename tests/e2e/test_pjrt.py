@@ -1,0 +1,83 @@
+"""test_pjrt.py - the bundled model on XLA's CPU plugin behind the gateway: the reference's answers, for many clients and over a lost worker.
+
+Skipped where tools/pjrt_plugins.py has not fetched the plugin.
+"""
+import os
+import signal
+import tempfile
+import unittest
+
+import server
+
+DIR = os.environ.get("LIGNUM_PJRT_DIR") or os.path.join(os.path.expanduser("~"), ".cache", "lignum", "pjrt")
+PLUGIN = os.path.join(DIR, "cpu", "lammps_jax_pjrt_cpu", "pjrt_c_api_cpu_plugin.so")
+N_CLIENT = 8
+TIE = 0.01  # rows where the reference's two best logits came closer may answer otherwise
+
+
+class Pjrt(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.programs = tempfile.TemporaryDirectory()
+        device = "pjrt:%s,weights=f32,programs=%s" % (PLUGIN, os.path.join(cls.programs.name, "p"))
+        cls.s = server.Server("--device", device, "--ctx", "1024", "--parallel", str(N_CLIENT), "--memory", "1G", "--max-stall", "0")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.s.stop(signal.SIGKILL)
+        cls.programs.cleanup()
+
+    def check(self, row):
+        """Whether the answer is the reference's; a near tie may differ and is not counted."""
+        answer = self.s.post("/v1/chat/completions", server.chat_body(row), timeout=600)
+        self.assertEqual(answer[0], 200, answer)
+        answer = answer[2]
+        message = answer["choices"][0]["message"]
+        self.assertEqual(answer["usage"]["prompt_tokens"], len(row["prompt_ids"]))
+        same = answer["usage"]["completion_tokens"] == len(row["expected_ids"])
+        if not row["tools"]:
+            want = row["expected_text"].replace("<|im_end|>", "").split("</think>")
+            same = same and message["content"].strip() == want[-1].strip()
+            if len(want) == 2:
+                same = same and message["reasoning_content"].strip() == want[0].strip()
+        return same
+
+    def test_answers_of_the_reference(self):
+        rows = [r for r in server.evals()]
+        done = [None] * len(rows)
+
+        def client(k):
+            for i in range(k, len(rows), N_CLIENT):
+                done[i] = self.check(rows[i])
+
+        server.in_threads([lambda k=k: client(k) for k in range(N_CLIENT)])
+        clear = [i for i, r in enumerate(rows) if r["min_margin"] > TIE]
+        wrong = [rows[i]["messages"][-1]["content"] for i in clear if not done[i]]
+        print("%d of %d answers are the reference's; %d of them had a near tie, of which %d differ" % (
+            sum(done), len(rows), len(rows) - len(clear), sum(not done[i] for i in range(len(rows)) if i not in clear)))
+        self.assertGreater(len(clear), 150)
+        self.assertEqual(wrong, [])
+
+    def test_sampling_and_logprobs(self):
+        """What needs a row of logits: a seed repeats, alternatives come with the best one first."""
+        body = {"model": server.NAME, "messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 1.5,
+                "seed": 7, "max_tokens": 12, "logprobs": True, "top_logprobs": 3}
+        a, b = self.s.chat(body), self.s.chat(body)
+        self.assertEqual(a["choices"][0]["message"], b["choices"][0]["message"])
+        for token in a["choices"][0]["logprobs"]["content"]:
+            best = token["top_logprobs"]
+            self.assertEqual(len(best), 3)
+            self.assertGreaterEqual(best[0]["logprob"], best[1]["logprob"])
+            self.assertGreaterEqual(best[0]["logprob"] + 1e-4, token["logprob"])
+
+    def test_worker_is_lost(self):
+        """Another worker reads the kept programs and goes on."""
+        row = [r for r in server.evals() if not r["tools"] and r["min_margin"] > 1][0]
+        self.assertTrue(self.check(row))
+        self.s.kill_worker()
+        self.assertTrue(self.check(row))
+
+
+if not os.path.exists(PLUGIN):
+    server.skip("XLA's CPU plugin is not there (make check-pjrt fetches it)")
+unittest.main()
