@@ -1,5 +1,5 @@
 /* test_pjrt.c - the PJRT runtime layer on a plugin of our own (fake_pjrt.c), which checks sizes, lifetimes and order. */
-#include "backend/pjrt/pjrt.h"
+#include "backend/pjrt/be.h"
 #include "fake_pjrt.h"
 
 #include <dirent.h>
@@ -442,6 +442,57 @@ static void test_cache(void **state) {
     assert_int_equal(alive(), 0);
 }
 
+/* ---- the text of --device ---- */
+
+static void device_refused(const char *options, lg_status want, const char *message) {
+    char spec[1200];
+    lg_err err = {0};
+    lg_pjrt_device *d;
+    snprintf(spec, sizeof spec, "pjrt:%s%s", path, options);
+    assert_int_equal(lg_pjrt_device_open(spec, &d, &err), want);
+    assert_null(d);
+    if (!strstr(err.msg, message)) fail_msg("found \"%s\", expected \"%s\"", err.msg, message);
+}
+
+static void test_device(void **state) {
+    (void)state;
+    char spec[1200];
+    lg_err err;
+    lg_pjrt_device *d;
+    setenv("LG_FAKE_PJRT", "", 1);
+    snprintf(spec, sizeof spec, "pjrt:%s,weights=f32,count=2,devices=3,programs=/x,mixed=false",
+             path);
+    assert_true(lg_pjrt_device_is(spec) && !lg_pjrt_device_is("cpu"));
+    assert_int_equal(lg_pjrt_device_open(spec, &d, &err), LG_OK);
+    assert_int_equal(d->weight, LG_PJRT_F32);
+    assert_int_equal(d->state, LG_PJRT_F32);
+    assert_int_equal(d->n, 3);
+    assert_int_equal(d->grow, 2);
+    assert_false(d->mixed);
+    assert_string_equal(d->cache.dir, "/x");
+    assert_int_equal(lg_pjrt_device_memory(d), 345);
+    uint64_t build = lg_pjrt_device_build(d);
+    lg_pjrt_device_close(&d);
+    snprintf(spec, sizeof spec, "pjrt:%s", path);
+    assert_int_equal(lg_pjrt_device_open(spec, &d, &err), LG_OK);
+    assert_int_equal(d->weight, LG_PJRT_BF16);
+    assert_true(d->mixed && d->n == 1 && !d->cache.dir);
+    assert_true(lg_pjrt_device_build(d) != build);
+    lg_pjrt_device_close(&d);
+    device_refused(",weights=f64", LG_E_ARG,
+                   "device: weights: found 'f64', expected bf16 or f32");
+    device_refused(",devices=0", LG_E_ARG, "device: devices: found '0', expected 1 to 512");
+    device_refused(",devices=4", LG_E_ARG, "device: devices: found 4, the plugin has 3");
+    device_refused(",mixed=1", LG_E_ARG, "expected true or false");
+    device_refused(",grow", LG_E_ARG, "option 'grow': expected name=value");
+    device_refused(",other=1", LG_E_ARG, "Unexpected option name");
+    assert_int_equal(lg_pjrt_device_open("pjrt:", &d, &err), LG_E_ARG);
+    assert_int_equal(lg_pjrt_device_open("gpu", &d, &err), LG_E_ARG);
+    assert_string_equal(err.msg, "device: found 'gpu', expected cpu or pjrt:PATH");
+    assert_int_equal(lg_pjrt_device_open("pjrt:/nowhere", &d, &err), LG_E_IO);
+    assert_int_equal(alive(), 0);
+}
+
 /* Each allocation of an open, a compile and a stream fails in turn: nothing stays behind. */
 static void test_no_memory(void **state) {
     (void)state;
@@ -494,6 +545,7 @@ int main(void) {
         cmocka_unit_test(test_buffer_errors),
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_device),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -183,6 +183,10 @@ static void test_splits(void **state) {
 static void test_ragged(void **state) {
     (void)state;
     NEEDS_PLUGIN
+    if (!golden_find(&m.gold, "ragged0.ids")) {
+        printf("%s: no reference of several sequences\n", m.name);
+        skip();
+    }
     seq s[4];
     const uint32_t *tok[4];
     uint32_t n_tok[4], n_out[4];
@@ -341,8 +345,9 @@ static int run_model(const char *name) {
 
 int main(int argc, char **argv) {
     int failed = start(NULL);
-    for (size_t i = 0; !failed && i < LG_COUNT(models); i++)
-        if (argc < 2 || strcmp(argv[1], models[i]) == 0) failed |= run_model(models[i]);
+    for (size_t i = 0; i < LG_COUNT(models); i++)
+        if (!failed && (argc < 2 || strcmp(argv[1], models[i]) == 0))
+            failed = run_model(models[i]);
     finish(NULL);
     return failed;
 }
