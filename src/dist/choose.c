@@ -42,52 +42,65 @@ static double touch(const lg_group_shape *g) {
     return 1 - none;
 }
 
-/* Every rank sends `bytes` for each of its t rows to each other rank. */
-static double to_all(const lg_links *l, const lg_group_shape *g, double t, double bytes) {
-    double n = g->n_rank, in = n / g->n_node - 1, out = n - 1 - in, local = n / g->n_node;
-    double s = 0;
+/* Every rank sends `bytes` for each of its rows to each other rank. */
+static double to_all(const lg_links *l, const lg_group_shape *g, lg_row_count r, double bytes) {
+    double n = g->n_rank, local = n / g->n_node, in = local - 1, out = n - local, s = 0;
     if (in > 0)
-        s += l->in.latency_s + (in - 1) * l->in.message_s + in * t * bytes / l->in.bytes_s;
+        s += l->in.latency_s + (in - 1) * l->in.message_s + in * r.most * bytes / l->in.bytes_s;
     if (out > 0)
         s += l->out.latency_s + (out - 1) * l->out.message_s +
-             local * out * t * bytes / l->out.bytes_s;
+             out * fmin(r.all, local * r.most) * bytes / l->out.bytes_s;
     return s;
 }
 
-static double reduce(const lg_links *l, const lg_group_shape *g, double n_row) {
-    double m = g->n_node, local = g->n_rank / m, s = 0;
+static double reduce(const lg_links *l, const lg_group_shape *g, lg_row_count r) {
+    double m = g->n_node, local = g->n_rank / m, s = 0, rows = 0, rounds = 0;
     double wire = 4.0 * (double)lg_wire_words(g->wire, (uint32_t)g->n_embd);
-    bool halving = exp2(floor(log2(m))) == m;
+    double machine = fmin(r.all, local * r.most);
     if (local > 1)
         s += l->in.latency_s + (local - 2) * l->in.message_s +
-             4 * g->n_embd * n_row * (local - 1) / local / l->in.bytes_s;
-    if (m > 1)
-        s += (halving ? log2(m) * l->out.latency_s
-                      : l->out.latency_s + (m - 2) * l->out.message_s) +
-             wire * n_row * (1 - 1 / m) / l->out.bytes_s;
-    return s;
+             4 * g->n_embd * r.all * (local - 1) / local / l->in.bytes_s;
+    if (m < 2) return s;
+    if (exp2(floor(log2(m))) == m)
+        for (double half = m / 2; half >= 1; half /= 2, rounds++)
+            rows += fmax(r.all * half / m, machine);
+    else
+        rows = (m - 1) * machine;
+    s += rounds > 0 ? rounds * l->out.latency_s : l->out.latency_s + (m - 2) * l->out.message_s;
+    return s + wire * rows / l->out.bytes_s;
 }
 
-lg_exchange_kind lg_exchange_choose(const lg_links *l, const lg_group_shape *g, double n_row) {
-    double a = lg_exchange_seconds(l, g, LG_EXCHANGE_REDUCE, n_row);
-    double b = lg_exchange_seconds(l, g, LG_EXCHANGE_ALLTOALL, n_row);
+static double record_bytes(const lg_group_shape *g, lg_exchange_kind kind) {
+    double bytes = 4.0 * (double)lg_wire_words(g->wire, (uint32_t)g->n_embd) + 8 * g->k;
+    return kind == LG_EXCHANGE_ALLTOALL ? touch(g) * (bytes + 4) : bytes;
+}
+
+double lg_exchange_rows_seconds(const lg_links *l, const lg_group_shape *g,
+                                lg_exchange_kind kind, lg_row_count n) {
+    if (kind == LG_EXCHANGE_AUTO) kind = lg_exchange_choose(l, g, n);
+    return g->n_rank < 2 ? 0 : to_all(l, g, n, record_bytes(g, kind));
+}
+
+lg_exchange_kind lg_exchange_choose(const lg_links *l, const lg_group_shape *g,
+                                    lg_row_count n) {
+    double a = lg_exchange_seconds(l, g, LG_EXCHANGE_REDUCE, n);
+    double b = lg_exchange_seconds(l, g, LG_EXCHANGE_ALLTOALL, n);
     return b < a ? LG_EXCHANGE_ALLTOALL : LG_EXCHANGE_REDUCE;
 }
 
 double lg_exchange_seconds(const lg_links *l, const lg_group_shape *g, lg_exchange_kind kind,
-                           double n_row) {
-    double t = n_row / g->n_rank;
+                           lg_row_count n) {
     double row = 4.0 * (double)lg_wire_words(g->wire, (uint32_t)g->n_embd);
-    double record = row + 8 * g->k;
     if (g->n_rank < 2) return 0;
-    switch (kind) {
-    case LG_EXCHANGE_STRICT:
-        return to_all(l, g, t, record) + to_all(l, g, t, 4 * g->n_embd * g->k / g->n_rank);
-    case LG_EXCHANGE_REDUCE: return to_all(l, g, t, record) + reduce(l, g, n_row);
-    case LG_EXCHANGE_ALLTOALL:
-        return to_all(l, g, t, touch(g) * (record + 4)) + to_all(l, g, t, touch(g) * row);
-    default: return lg_exchange_seconds(l, g, lg_exchange_choose(l, g, n_row), n_row);
-    }
+    if (kind == LG_EXCHANGE_AUTO) kind = lg_exchange_choose(l, g, n);
+    double there = lg_exchange_rows_seconds(l, g, kind, n);
+    if (kind == LG_EXCHANGE_STRICT)
+        return there + to_all(l, g, n, 4 * g->n_embd * g->k / g->n_rank);
+    if (kind == LG_EXCHANGE_REDUCE) return there + reduce(l, g, n);
+    /* The more one rank has the rows, the more its last message is still on its way when the first sums come home. */
+    double lone = n.all > 0 ? (n.most * g->n_rank / n.all - 1) / (g->n_rank - 1) : 0;
+    double before = fmin(fmax(lone, 0), 1) * (g->n_rank - 2) / (g->n_rank - 1);
+    return there + (1 - before) * to_all(l, g, n, touch(g) * row);
 }
 
 /* ---- measuring ---- */

@@ -1,10 +1,13 @@
 /* choose.h - how long each exchange of a layer takes on this network, and which one is shortest for a number of rows.
  *
- * T rows of all ranks, spread evenly; M machines with G ranks, N = M G; record R bytes, row W bytes on the wire, H floats, k of E
- * experts a row.  p = 1 - C(E - E/N, k) / C(E, k): a row has an expert on a given rank.  A rank's messages go one after the
- * other, and the ranks of a machine share its way out (X: bytes/s of a machine, x: of a rank inside one):
- *     rows        T/N R ((G - 1)/x + G (N - G)/X)                 back, strict     the same with 4 H k/N for R
- *     reduce      4 H T (G - 1)/G / x + W T (1 - 1/M) / X           all-to-all       rows and back: p R, p W for R
+ * T rows of all ranks, t on the rank that has most; M machines with G ranks, N = M G; record R bytes, row W bytes on the wire, H floats,
+ * k of E experts a row.  p = 1 - C(E - E/N, k) / C(E, k): a row has an expert on a given rank.  A rank's messages go one after the
+ * other, and the ranks of a machine share its way out (X: bytes/s of a machine, x: of a rank inside one); u = min(T, G t) rows of the
+ * machine that has most:
+ *     rows        R (t (G - 1)/x + u (N - G)/X)              back, strict     the same with 4 H k/N for R
+ *     reduce      4 H T (G - 1)/G / x, and between machines, halving: W/G max(T/2^i, u)/X summed over the rounds i, with all G ranks of a
+ *                 machine at it; straight: (M - 1) W u/X
+ *     all-to-all  rows and back: p R, p W for R; when one rank has all rows only 1/(N - 1) of the way back is after everything else
  * and in each part the latency of its rounds and a cost for each message.  What is computed is the same for all and left out.
  * Thread: engine.  Test: tests/unit/test_choose.c */
 #ifndef LG_DIST_CHOOSE_H
@@ -41,12 +44,26 @@ typedef struct lg_group_shape {
     lg_wire wire;
 } lg_group_shape;
 
-/* Seconds of one layer's exchange of n_row rows; LG_EXCHANGE_AUTO: of the one that is chosen. */
+/* Rows of a step: of all ranks, and of the rank that has most. */
+typedef struct lg_row_count {
+    double all, most;
+} lg_row_count;
+
+/* Seconds of one layer's exchange; LG_EXCHANGE_AUTO: of the one that is chosen. */
 double lg_exchange_seconds(const lg_links *l, const lg_group_shape *g, lg_exchange_kind kind,
-                           double n_row);
+                           lg_row_count n);
+
+/* Of it, the rows' way there, in which a rank can do other work. */
+double lg_exchange_rows_seconds(const lg_links *l, const lg_group_shape *g,
+                                lg_exchange_kind kind, lg_row_count n);
 
 /* REDUCE or ALLTOALL. */
-lg_exchange_kind lg_exchange_choose(const lg_links *l, const lg_group_shape *g, double n_row);
+lg_exchange_kind lg_exchange_choose(const lg_links *l, const lg_group_shape *g, lg_row_count n);
+
+/* n rows spread evenly over the ranks. */
+static inline lg_row_count lg_rows_even(const lg_group_shape *g, double n) {
+    return (lg_row_count){n, n < g->n_rank ? 1 : n / g->n_rank};
+}
 
 /* A few messages between rank 0 and the next rank on its machine, and on another one; every rank gets rank 0's figures.  A
  * way that nobody has is taken for the other.  Collective.  LG_OK, LG_E_COMM. */

@@ -5,6 +5,7 @@
  * Thread: engine.  Memory: the caller's arena; nothing is allocated in a step.  Test: tests/unit/test_exchange.c */
 #include "dist/exchange.h"
 
+#include <math.h>
 #include <string.h>
 
 #define TAG_ROWS 2
@@ -53,7 +54,10 @@ static lg_exchange_kind kind_of(const lg_exchange *x) {
     if (x->how.kind != LG_EXCHANGE_AUTO) return x->how.kind;
     lg_group_shape g = {x->comm->n_rank,    x->comm->n_node, x->n_embd, x->k,
                         x->place->n_expert, x->how.wire};
-    return lg_exchange_choose(&x->how.links, &g, x->row0[x->comm->n_rank]);
+    lg_row_count n = {x->row0[x->comm->n_rank], 0};
+    for (uint32_t r = 0; r < x->comm->n_rank; r++)
+        n.most = fmax(n.most, x->row0[r + 1] - x->row0[r]);
+    return lg_exchange_choose(&x->how.links, &g, n);
 }
 
 void lg_exchange_begin(lg_exchange *x, const uint32_t *n_row) {

@@ -367,9 +367,9 @@ static lg_status measure_links(lg_ranks *r, const lg_config *cfg, lg_err *err) {
     for (size_t i = 0; i < LG_COUNT(n_row); i++)
         len += (size_t)snprintf(
             text + len, sizeof text - len, "%s%u: %.0f %.0f %.0f", i ? "; " : "", n_row[i],
-            lg_exchange_seconds(l, &g, LG_EXCHANGE_STRICT, n_row[i]) * 1e6,
-            lg_exchange_seconds(l, &g, LG_EXCHANGE_REDUCE, n_row[i]) * 1e6,
-            lg_exchange_seconds(l, &g, LG_EXCHANGE_ALLTOALL, n_row[i]) * 1e6);
+            lg_exchange_seconds(l, &g, LG_EXCHANGE_STRICT, lg_rows_even(&g, n_row[i])) * 1e6,
+            lg_exchange_seconds(l, &g, LG_EXCHANGE_REDUCE, lg_rows_even(&g, n_row[i])) * 1e6,
+            lg_exchange_seconds(l, &g, LG_EXCHANGE_ALLTOALL, lg_rows_even(&g, n_row[i])) * 1e6);
     lg_diag_log(LG_LOG_WARN,
                 "expected microseconds a layer, rows of all ranks: strict reduce alltoall: %s",
                 text);

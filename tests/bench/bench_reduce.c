@@ -1,6 +1,8 @@
 /* bench_reduce.c - our hierarchical reduce-scatter beside MPI_Reduce_scatter, in one run of all ranks.
  *
- * usage: LG_MODULE_DIR=build/src/dist mpirun -n N build/tests/bench/bench_reduce [columns (4096)] [rounds (7)]
+ * usage: LG_MODULE_DIR=build/src/dist mpirun -n N build/tests/bench/bench_reduce [columns (4096)] [rounds (7)] [overlap]
+ * With "overlap" instead: our own with sums that take work (the products of 10 experts a row, divided over the ranks), once waiting for every
+ * chunk before the next is summed, once not.
  * Rows of all ranks T = 8 ... 2048, spread evenly; both are timed in turn, a barrier before each, and the slowest rank counts;
  * medians.  Sums are compared.  Bytes are those that rank 0 sends in ours.  tests/e2e/netns.py runs it between network
  * namespaces. */
@@ -23,6 +25,20 @@ static const float *parts;
 static void fill(void *ctx, uint32_t g, uint32_t n, float *y) {
     (void)ctx;
     memcpy(y, parts + (size_t)g * n_embd, (size_t)n * n_embd * sizeof *y);
+}
+
+/* A part that is made of several rows, as in a MoE layer; messages are looked after in between. */
+static void combine(void *ctx, uint32_t g, uint32_t n, float *y) {
+    lg_reduce *r = ctx;
+    uint32_t n_sum = 10 / comm.n_rank + 1;
+    for (uint32_t i = 0; i < n; i++, y += n_embd) {
+        memset(y, 0, n_embd * sizeof *y);
+        for (uint32_t j = 0; j < n_sum; j++) {
+            const float *x = parts + (size_t)((g + i + 37 * j) % MAX_T) * n_embd;
+            for (uint32_t c = 0; c < n_embd; c++) y[c] += 0.1f * x[c];
+        }
+        if (i % 8 == 7 && !r->no_overlap) lg_reduce_progress(r);
+    }
 }
 
 static void must(lg_status st) {
@@ -88,6 +104,27 @@ static void measure(lg_reduce *r, uint32_t t, int n_round, float *out, float *wa
     fflush(stdout);
 }
 
+/* Rows of all ranks: with and without overlap in turn. */
+static void compare_overlap(lg_reduce *r, uint32_t t, int n_round, float *out) {
+    uint32_t row0[LG_MAX_RANK + 1] = {0};
+    double took[2][MAX_ROUND];
+    for (uint32_t k = 0; k < comm.n_rank; k++)
+        row0[k + 1] = (uint32_t)((uint64_t)t * (k + 1) / comm.n_rank);
+    for (int i = -1; i < n_round; i++)
+        for (int off = 0; off < 2; off++) {
+            r->no_overlap = off;
+            meet(0);
+            uint64_t start = lg_clock_us();
+            must(lg_reduce_run(r, row0, combine, r, out));
+            double a = meet((double)(lg_clock_us() - start));
+            if (i >= 0) took[off][i] = a;
+        }
+    if (comm.rank) return;
+    double on = median(took[0], n_round), off = median(took[1], n_round);
+    printf("%6u  %10.0f  %10.0f  %5.1f %%\n", t, off, on, (1 - on / off) * 100);
+    fflush(stdout);
+}
+
 int main(int argc, char **argv) {
     lg_err err;
     lg_reduce r;
@@ -112,11 +149,17 @@ int main(int argc, char **argv) {
     lg_reduce_carve(&a, &comm, LG_WIRE_F32, MAX_T, n_embd, &r);
     for (size_t i = 0; i < n; i++) x[i] = lg_num_rng_unit(comm.rank, 0, i, 0) - 0.5f;
     parts = x;
-    if (comm.rank == 0)
+    bool overlap = argc > 3 && strcmp(argv[3], "overlap") == 0;
+    if (comm.rank == 0 && overlap)
+        printf("%u ranks on %u machines, rows of %u floats\n"
+               "  rows    waiting us  overlap us  saved\n",
+               comm.n_rank, r.n_node, n_embd);
+    for (uint32_t t = 512; overlap && t <= MAX_T; t *= 2) compare_overlap(&r, t, n_round, out);
+    if (comm.rank == 0 && !overlap)
         printf("%u ranks on %u machines, rows of %u floats\n"
                "  rows     ours us      MPI us  ratio  bytes sent by rank 0\n",
                comm.n_rank, r.n_node, n_embd);
-    for (uint32_t t = 8; t <= MAX_T; t *= 4) measure(&r, t, n_round, out, want);
+    for (uint32_t t = 8; !overlap && t <= MAX_T; t *= 4) measure(&r, t, n_round, out, want);
     lg_comm_close(&comm);
     lg_mem_free(x);
     lg_mem_free(out);

@@ -2,7 +2,7 @@
 """netns.py - machines that are network namespaces on one bridge, for tests of ranks over TCP.
 
 Each has its own hostname and folder for temporary files, or MPI would take them for one machine and use shared memory.
-Needs root.  As a program: netns.py N COMMAND... runs COMMAND on the first of N machines, with "@HOSTS" replaced by a hostfile of two
+Needs root.  As a program: netns.py N[@RATE] COMMAND... (RATE of each cable both ways as tc has it, such as 800mbit) runs COMMAND on the first of N machines, with "@HOSTS" replaced by a hostfile of two
 slots on each and OMPI_MCA_plm_rsh_agent set, so that mpirun reaches the others; e.g. the bench of reduce-scatters:
 
   tests/e2e/netns.py 2 mpirun --allow-run-as-root --oversubscribe --bind-to none --hostfile @HOSTS -n 4 \\
@@ -41,7 +41,8 @@ def cut(name, i, down=True, folder=None):
 class Machines:
     """n machines; their addresses end in 1 ... n."""
 
-    def __init__(self, n, slots=2):
+    def __init__(self, n, slots=2, rate=None):
+        self.rate = rate
         self.n, self.name = n, "lg%d-" % (os.getpid() % 100000)
         self.bridge = "lgb%d" % (os.getpid() % 100000)
         self.dir = tempfile.mkdtemp(prefix="lignum-net-")
@@ -70,6 +71,10 @@ class Machines:
         ip("-n", node, "addr", "add", "%s.%d/24" % (NETWORK, i), "dev", "eth0")
         ip("-n", node, "link", "set", "eth0", "up")
         ip("-n", node, "link", "set", "lo", "up")
+        if self.rate:
+            shape = ["root", "tbf", "rate", self.rate, "burst", "128k", "latency", "50ms"]
+            subprocess.run(["tc", "qdisc", "add", "dev", link, *shape], check=True, stderr=subprocess.PIPE)
+            subprocess.run(["tc", "-n", node, "qdisc", "add", "dev", "eth0", *shape], check=True, stderr=subprocess.PIPE)
 
     def first(self, command):
         """The command line that runs `command` on machine 1."""
@@ -104,7 +109,8 @@ if __name__ == "__main__":
     if why:
         print("SKIP: " + why)
         sys.exit(77)
-    m = Machines(int(sys.argv[1]))
+    number, _, cable = sys.argv[1].partition("@")
+    m = Machines(int(number), rate=cable or None)
     try:
         command = [m.hosts if a == "@HOSTS" else a for a in sys.argv[2:]]
         status = subprocess.run(m.first(command), env={**os.environ, **m.env()}, check=False).returncode
