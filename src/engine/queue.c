@@ -7,7 +7,7 @@
  * Ageing counts work, not time: a sixteenth of it is due to later priorities, whatever the machine's speed.  The oldest of them
  * gets it, so each comes to be the oldest; rest earns nothing here either.
  * Invariants: a client's line is sorted by rank, then put-back before new, then age; n_wait counts all lines.
- * Thread: engine.  Memory: the table of clients; it grows at lg_submit.  Test: tests/unit/test_sched.c */
+ * Thread: engine.  Memory: the table of clients; it grows at lg_submit.  Test: tests/unit/test_sched.c, tests/unit/test_age.c */
 #include "engine/engine.h"
 
 #define MIN_CLIENT  64
@@ -210,21 +210,21 @@ static lg_seq *oldest_after(const lg_queue *q, lg_seq *const *run, uint32_t n_ru
 
 bool lg_queue_age(lg_queue *q, lg_seq *const *run, uint32_t n_run) {
     if (q->credit < q->credit_next) return false;
-    q->credit_next = LG_QUEUE_LOOK;
     lg_seq *seq = oldest_after(q, run, n_run, earliest(q, run, n_run));
     if (!seq) q->credit = 0;
-    if (!seq || q->credit < LG_QUEUE_LOOK) return false;
-    double need = seq->sampler.n_id - seq->n_done;
-    if (q->credit < need) {
-        q->credit_next = need;
-        return false;
-    }
+    double need = seq ? seq->sampler.n_id - seq->n_done : 0.0;
+    q->credit_next =
+        q->credit + LG_QUEUE_LOOK; /* the oldest may leave, and the next need less */
+    if (q->credit < need && need < q->credit_next) q->credit_next = need;
+    if (q->credit_next < LG_QUEUE_LOOK) q->credit_next = LG_QUEUE_LOOK;
+    if (!seq || q->credit < need || q->credit < LG_QUEUE_LOOK) return false;
     lg_client *c = &q->client[seq->client];
     if (seq->in_queue) delist(c, seq);
     end_hold(seq);
     seq->aged = true;
     seq->prepaid = need;
     q->credit -= need;
+    q->credit_next = LG_QUEUE_LOOK;
     if (seq->in_queue) enlist(c, seq);
     return true;
 }

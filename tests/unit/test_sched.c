@@ -1,6 +1,6 @@
 /* test_sched.c - who is served when, on the fake backend and its clock: stalls, fairness, priorities, sequences put back
  * for want of memory, prompts that wait for one that begins alike.  Every answer is checked against its definition. */
-#include "engine_rig.h"
+#include "sched_rig.h"
 #include "base/num.h"
 
 #include <setjmp.h>
@@ -9,87 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-
-#define MAX_ID 4000
-
-typedef struct ask {
-    uint32_t ids[MAX_ID], n_id;
-    answer a;
-} ask;
-
-static ask asks[160];
-
-static void open_or_fail(rig *r, lg_options opt) {
-    lg_err err = {0};
-    if (rig_open(r, &opt, &err) != LG_OK) fail_msg("%s", err.msg);
-}
-
-static lg_stats stats(const rig *r) {
-    lg_stats st;
-    lg_get_stats(r->eng, &st);
-    return st;
-}
-
-static void assert_idle(const rig *r) {
-    lg_stats st = stats(r);
-    assert_int_equal(st.n_running, 0);
-    assert_int_equal(st.n_waiting, 0);
-    assert_int_equal(st.n_page_free, r->eng->info.n_page);
-    assert_int_equal(st.n_slot_free, r->eng->info.n_seq);
-    assert_int_equal(r->eng->store.n_free, r->eng->store.n);
-    for (uint32_t i = 0; i < r->eng->queue.n_client; i++)
-        assert_int_equal(r->eng->queue.client[i].n_live, 0);
-}
-
-static void fill(uint32_t *ids, uint32_t n, uint64_t seed) {
-    for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)(lg_num_rng(seed, 0, i, 0) % 3000);
-}
-
-static void submit(rig *r, ask *q, uint32_t n_new, uint64_t client, int32_t priority) {
-    lg_err err = {0};
-    lg_request req = rig_request(r, q->ids, q->n_id, n_new, &q->a);
-    req.client = client;
-    req.priority = priority;
-    if (lg_submit(r->eng, &req, &q->a.id, &err) != LG_OK) fail_msg("%s", err.msg);
-}
-
-/* A prompt of its own for asks[i], submitted. */
-static ask *put(rig *r, uint32_t i, uint32_t n_id, uint32_t n_new, uint64_t client,
-                int32_t priority) {
-    ask *q = &asks[i];
-    q->n_id = n_id;
-    fill(q->ids, n_id, i + 1);
-    submit(r, q, n_new, client, priority);
-    return q;
-}
-
-static void step(rig *r) {
-    assert_int_equal(lg_step(r->eng), LG_OK);
-    rig_fetch(r->eng);
-}
-
-/* The answer by definition, as far as it goes. */
-static void expect(const rig *r, const ask *q) {
-    static uint32_t ids[MAX_ID + 4200];
-    memcpy(ids, q->ids, q->n_id * sizeof *ids);
-    for (uint32_t i = 0; i < q->a.n_token; i++) {
-        assert_int_equal(q->a.token[i], rig_hash_next(&r->m, ids, q->n_id + i));
-        ids[q->n_id + i] = q->a.token[i];
-    }
-}
-
-static int setup(void **state) {
-    rig *r = malloc(sizeof *r);
-    rig_init(r);
-    *state = r;
-    return 0;
-}
-
-static int teardown(void **state) {
-    rig_fini(*state);
-    free(*state);
-    return 0;
-}
 
 /* ---- stalls ---- */
 
@@ -304,111 +223,6 @@ static void test_prompts_share_rows_by_priority(void **state) {
     assert_int_equal(q->a.n_token, 1);
     rig_run(r->eng);
     for (uint32_t i = 0; i < 3; i++) expect(r, &asks[i]);
-}
-
-/* ---- ageing ---- */
-
-/* Keep `n` requests of priority 0 waiting, in asks[0 .. n). */
-static void keep_busy(rig *r, uint32_t n, uint32_t n_id, uint32_t n_new) {
-    for (uint32_t i = 0; i < n; i++)
-        if (asks[i].a.done) put(r, i, n_id + i % 7, n_new, 1, 0);
-}
-
-static double work_done(const rig *r) {
-    lg_stats st = stats(r);
-    return (double)st.n_prefill_tok + 2.0 * (double)st.n_decode_tok;
-}
-
-/* Earlier priorities never rest: one of a later priority has its turn after as much work as engine.h says, keeps its slot, and
- * takes none from those that run. */
-static void test_a_late_priority_has_its_turn(void **state) {
-    rig *r = *state;
-    static const uint32_t n_id[] = {20, 400};
-    for (uint32_t k = 0; k < 2; k++) {
-        open_or_fail(r, (lg_options){.n_ctx = 1024, .n_seq = 3, .n_batch_tok = 64});
-        for (uint32_t i = 0; i < 12; i++) asks[i].a.done = true;
-        keep_busy(r, 12, 60, 20);
-        ask *late = put(r, 20, n_id[k], 50, 2, 5);
-        double turn = 0;
-        while (!late->a.done) {
-            step(r);
-            keep_busy(r, 12, 60, 20);
-            if (!turn && late->a.n_token) turn = work_done(r);
-        }
-        double most = LG_QUEUE_SHARE * (double)(n_id[k] > 256 ? n_id[k] : 256);
-        print_message("  a prompt of %u: answered after %.0f of %.0f\n", n_id[k], turn, most);
-        /* what runs ends first, and its own prompt shares the steps */
-        assert_true(turn > most && turn < most + 3 * 100 + 3 * n_id[k]);
-        assert_int_equal(stats(r).n_aged, 1);
-        lg_stats st = stats(r);
-        assert_int_equal(st.n_preempt_kept + st.n_preempt_dropped, 0);
-        rig_run(r->eng);
-        expect(r, late);
-        for (uint32_t i = 0; i < 12; i++) expect(r, &asks[i]);
-        assert_idle(r);
-        lg_close(&r->eng);
-    }
-}
-
-/* Both priorities never rest: a sixteenth of the work is for the later one, and its oldest is the first. */
-static void test_late_priorities_get_their_share(void **state) {
-    rig *r = *state;
-    enum { EARLY = 12, LATE = 40 };
-    open_or_fail(r, (lg_options){.n_ctx = 1024, .n_seq = 3, .n_batch_tok = 64});
-    for (uint32_t i = 0; i < EARLY + LATE; i++) asks[i].a.done = true;
-    uint32_t n_late = 0;
-    for (uint32_t i = 0; i < LATE; i++)
-        put(r, EARLY + i, 100 + i, 60, 2 + i % 3, i % 2 ? 9 : 4);
-    double late = 0, all = 0;
-    for (uint32_t next = 0; n_late < LATE - 2;) {
-        keep_busy(r, EARLY, 60, 20);
-        step(r);
-        for (; next < LATE && asks[EARLY + next].a.done;
-             next++) { /* in the order of their ages */
-            late += asks[EARLY + next].n_id + 2.0 * 59;
-            n_late++;
-            expect(r, &asks[EARLY + next]);
-        }
-        uint32_t n_done = 0;
-        for (uint32_t i = 0; i < LATE; i++) n_done += asks[EARLY + i].a.done;
-        assert_in_range(n_done, n_late, n_late + 1); /* two may run side by side */
-    }
-    all = work_done(r);
-    print_message("  %.0f of %.0f work, 1/%.1f\n", late, all, all / late);
-    assert_true(all / late > 0.8 * LG_QUEUE_SHARE && all / late < 1.25 * (LG_QUEUE_SHARE + 1));
-    rig_run(r->eng);
-    assert_idle(r);
-}
-
-/* A prompt that has a slot but gets no rows beside those of earlier priorities. */
-static void test_a_late_prompt_in_its_slot_is_read(void **state) {
-    rig *r = *state;
-    open_or_fail(r,
-                 (lg_options){.n_ctx = 1024, .n_seq = 8, .n_batch_tok = 64, .no_cache = true});
-    for (uint32_t i = 0; i < 4; i++) asks[i].a.done = true;
-    ask *late = put(r, 20, 300, 5, 2, 1);
-    for (uint32_t n = 0; !late->a.done; n++) {
-        keep_busy(r, 4, 500, 2);
-        step(r);
-        assert_int_equal(stats(r).n_waiting, 0);
-        assert_true(n < 2 * 16 * 300 / 64);
-    }
-    assert_int_equal(stats(r).n_aged, 1);
-    rig_run(r->eng);
-    expect(r, late);
-    assert_idle(r);
-}
-
-/* Where nobody is passed over nobody ages, and what was saved up before is forgotten. */
-static void test_equals_do_not_age(void **state) {
-    rig *r = *state;
-    open_or_fail(r, (lg_options){.n_ctx = 1024, .n_seq = 2, .n_batch_tok = 64});
-    for (uint32_t i = 0; i < 40; i++) put(r, i, 300 + i, 40, i % 4, 7);
-    rig_run(r->eng);
-    assert_int_equal(stats(r).n_aged, 0);
-    assert_true(r->eng->queue.credit <= LG_QUEUE_LOOK + 64.0);
-    for (uint32_t i = 0; i < 40; i++) expect(r, &asks[i]);
-    assert_idle(r);
 }
 
 /* ---- memory ---- */
@@ -681,10 +495,6 @@ int main(void) {
         T(test_rest_earns_nothing_and_names_are_forgotten),
         T(test_earlier_priorities_take_slots_and_those_put_back_go_on),
         T(test_prompts_share_rows_by_priority),
-        T(test_a_late_priority_has_its_turn),
-        T(test_late_priorities_get_their_share),
-        T(test_a_late_prompt_in_its_slot_is_read),
-        T(test_equals_do_not_age),
         T(test_those_put_back_for_memory_go_on),
         T(test_one_context_of_pages_is_enough_for_all),
         T(test_a_pool_too_small_is_an_error),
