@@ -1,7 +1,7 @@
 /* hlo_check.h - a reader of StableHLO text in generic form that knows nothing of the writer: is a text well-formed?
  *
- * Each value is defined once, before its use and in a scope that the use can see; every operation's list of types agrees with the
- * types of its operands; a region's values stay inside; what main returns has the types it promises. */
+ * Each value is defined once, before its use and in a scope that the use can see; every operation's list of types
+ * agrees with the types of its operands; a region's values stay inside; what main returns has the types it promises. */
 #ifndef LG_TEST_HLO_CHECK_H
 #define LG_TEST_HLO_CHECK_H
 

@@ -46,8 +46,8 @@ void step_rig_open(step_rig *r, lg_pjrt_client *client, const lg_weights *w,
                    const lg_pjrt_model *m);
 void step_rig_close(step_rig *r);
 
-/* One step on every device: seq[d] are device d's sequences, those of the bucket's n_one first.  n_seq[d] at most n_one + n_many, of
- * which the first n_one[d] are for the one-row part. */
+/* One step on every device: seq[d] are device d's sequences, those of the bucket's n_one first.  n_seq[d] at most
+ * n_one + n_many, of which the first n_one[d] are for the one-row part. */
 typedef struct step_rig_batch {
     const step_rig_seq *seq;
     uint32_t n_seq, n_one;

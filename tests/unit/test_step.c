@@ -1,5 +1,6 @@
-/* test_step.c - the step's programs on XLA's CPU plugin against reference tensors: every golden model and every tensor; then the
- * looped form, both forms of the experts, ragged and split batches, narrow types, and what padding may not touch. */
+/* test_step.c - the step's programs on XLA's CPU plugin against reference tensors: every golden model and every
+ * tensor; then the looped form, both forms of the experts, ragged and split batches, narrow types, and what padding
+ * may not touch. */
 #include "golden.h"
 #include "pjrt_rig.h"
 #include "rig.h"
@@ -150,7 +151,7 @@ static void check_hidden(model_case *m, const char *prompt, uint32_t n) {
                 m->rig.trace + (l * prompt_bucket.n_row + n - keep) * width, keep * width);
 }
 
-/* Greedy steps of up to four sequences side by side: ids exact, on the device as on the host, logits within tolerance. */
+/* Greedy steps of up to four sequences side by side: ids exact, on device and host; logits within tolerance. */
 static void check_decode(model_case *m, const char *const *prompt, const uint32_t *n,
                          const float *const *last, const int32_t *last_id, uint32_t n_seq) {
     uint32_t n_vocab = m->w->cfg.n_vocab, id[4];
@@ -376,7 +377,8 @@ static void test_splits(void **state) {
     close_model(&one);
 }
 
-/* One step that has everything: two sequences go on by one row while two prompts of different lengths come in, one in its middle. */
+/* One step that has everything: two sequences go on by one row while two prompts of different lengths come in, one in
+ * its middle. */
 static double run_mixed(model_case *m) {
     const lg_pjrt_bucket b = {
         .n_one = 3, .n_many = 3, .n_row = 80, .n_page = 6, .n_out = 150, .logits = true};
@@ -510,7 +512,8 @@ static void check_untouched(model_case *m, lg_pjrt_pool which, const float *befo
     lg_mem_free(now);
 }
 
-/* Padding: sequences that are not there, rows that are not there and places behind a sequence's end leave no trace in any pool. */
+/* Padding: sequences that are not there, rows that are not there and places behind a sequence's end leave no trace in
+ * any pool. */
 static void test_padding(void **state) {
     (void)state;
     NEEDS_PLUGIN;
@@ -538,6 +541,34 @@ static void test_padding(void **state) {
     lg_mem_free(k);
     for (int p = 0; p < LG_PJRT_N_POOL; p++) lg_mem_free(before[p]);
     close_model(&one);
+}
+
+/* A sequence whose state is not a number says so, and its batch mates do not notice. */
+static void test_broken_mate(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    const lg_pjrt_bucket b = {
+        .n_one = 2, .n_many = 2, .n_row = 64, .n_page = 6, .n_out = 67, .logits = true};
+    for (int all = 0; all < 2; all++) {
+        lg_pjrt_model how = plain();
+        how.moe = all ? LG_PJRT_MOE_ALL : LG_PJRT_MOE_TILES;
+        open_model(&one, "tiny-moe", how);
+        uint32_t n;
+        const uint32_t *ids = ids_of(&one, "p64", &n);
+        /* The pools hold no numbers yet, and two of the sequences claim 64 positions of them. */
+        step_rig_seq seq[3] = {rows(0, 64, ids, 1, 1), rows(1, 64, ids, 2, 2),
+                               rows(2, 0, ids, n, n)};
+        run(&one, &b, seq, 3, 1, false);
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(one.rig.id[i], -1);
+            assert_true(isnan(one.rig.logprob[i]));
+        }
+        assert_true(off_golden(&one, "p64", 0, n,
+                               one.rig.logits + 3 * (size_t)one.w->cfg.n_vocab) < 1e-3);
+        for (uint32_t i = 3; i < n + 3; i++)
+            assert_true(one.rig.id[i] >= 0 && isfinite(one.rig.logprob[i]));
+        close_model(&one);
+    }
 }
 
 /* ---- against the CPU backend, where there is no reference file ---- */
@@ -728,11 +759,12 @@ static int finish(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens), cmocka_unit_test(test_loop),
-        cmocka_unit_test(test_splits),  cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_padding), cmocka_unit_test(test_bundled),
-        cmocka_unit_test(test_devices), cmocka_unit_test(test_tiled_heads),
-        cmocka_unit_test(test_fp8),     cmocka_unit_test(test_long_text)};
+        cmocka_unit_test(test_goldens),    cmocka_unit_test(test_loop),
+        cmocka_unit_test(test_splits),     cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_padding),    cmocka_unit_test(test_bundled),
+        cmocka_unit_test(test_devices),    cmocka_unit_test(test_tiled_heads),
+        cmocka_unit_test(test_fp8),        cmocka_unit_test(test_long_text),
+        cmocka_unit_test(test_broken_mate)};
     cmocka_set_test_filter(getenv("LG_STEP_TEST"));
     return cmocka_run_group_tests(tests, start, finish);
 }

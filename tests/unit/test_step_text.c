@@ -1,5 +1,5 @@
-/* test_step_text.c - the texts of a step without a plugin: a reader of our own takes them apart, for every golden model and for the
- * published sizes; then the writer's own checks, one fault each. */
+/* test_step_text.c - the texts of a step without a plugin: a reader of our own takes them apart, for every golden
+ * model and for the published sizes; then the writer's own checks, one fault each. */
 #include "hlo_check.h"
 #include "rig.h"
 
@@ -225,7 +225,8 @@ static void test_published_sizes(void **state) {
         size_t a = check_bucket(&m, &decode), b = check_bucket(&m, &prefill);
         double looped = now_s() - t;
         uint32_t n_loop = check.n_loop;
-        /* Stacked BF16 matrices of a group: 5 of each GDN mixer, 4 of the attention, router and shared expert of each layer. */
+        /* Stacked BF16 matrices of a group: 5 of each GDN mixer, 4 of the attention, router and shared expert of each
+         * layer. */
         assert_int_equal(check.n_laid_out, 0);
         m.tiled = true;
         check_bucket(&m, &decode);

@@ -1,8 +1,8 @@
 /* hlo.c - the writer of hlo.h: values, types, constants, element-wise operations, shapes; hlo_ops.c has the rest.
  *
- * A value's text is %vN, or %vN#i for one of several results; values made in a region (the body of a loop) end with it, so each
- * remembers its region and a use outside is a fault.  Thread: one per lg_hlo.  Memory: the text and the table of values.
- * Test: tests/unit/test_step.c */
+ * A value's text is %vN, or %vN#i for one of several results; values made in a region (the body of a loop) end with
+ * it, so each remembers its region and a use outside is a fault.  Thread: one per lg_hlo.  Memory: the text and the
+ * table of values. Test: tests/unit/test_step.c */
 #include "backend/pjrt/hlo_text.h"
 
 #include "base/num.h"

@@ -1,10 +1,10 @@
 /* hlo.h - programs for a PJRT plugin as text: StableHLO in MLIR's generic form, one function `main`.
  *
- * A value is a number with a type.  Each call writes one operation (or a few) and returns its result; types of results are
- * worked out here, and operands are checked: types, shapes, and that the value is visible where it is used.  The first thing
- * that does not fit is kept as the reason, everything after it is ignored, and lg_hlo_finish reports it: a caller checks once.
- * Shapes are static.  Floats are written as their bits.  Memory: the text and a table of types, freed by fini.
- * Thread: one per lg_hlo.  Test: tests/unit/test_step_text.c, tests/unit/test_step.c */
+ * A value is a number with a type.  Each call writes one operation (or a few) and returns its result; types of results
+ * are worked out here, and operands are checked: types, shapes, and that the value is visible where it is used.  The
+ * first thing that does not fit is kept as the reason, everything after it is ignored, and lg_hlo_finish reports it: a
+ * caller checks once. Shapes are static.  Floats are written as their bits.  Memory: the text and a table of types,
+ * freed by fini. Thread: one per lg_hlo.  Test: tests/unit/test_step_text.c, tests/unit/test_step.c */
 #ifndef LG_BACKEND_PJRT_HLO_H
 #define LG_BACKEND_PJRT_HLO_H
 
@@ -72,10 +72,10 @@ int64_t lg_hlo_dim(const lg_hlo *h, lg_hlo_val v, uint32_t i);
 
 /* The next argument of main; alias: the number of the result whose memory it gives, or LG_HLO_NO_ALIAS. */
 lg_hlo_val lg_hlo_arg(lg_hlo *h, lg_hlo_type t, int alias);
-/* The same laid out on the device as `layout` says: "{2,1,0:T(16,128)(2,1)}", axes from the fastest on and the tiles. */
+/* The same laid out on the device as `layout` says: "{2,1,0:T(16,128)(2,1)}", axes from the fastest on, tiles. */
 lg_hlo_val lg_hlo_arg_laid_out(lg_hlo *h, lg_hlo_type t, const char *layout);
 
-/* End main with these results and append the module to *out.  LG_E_ARG with the reason of the first fault; LG_E_NOMEM. */
+/* End main with these results and append the module to *out.  LG_E_ARG with the first fault; LG_E_NOMEM. */
 lg_status lg_hlo_finish(lg_hlo *h, const char *name, uint32_t n_replica,
                         const lg_hlo_val *result, uint32_t n_result, lg_buf *out, lg_err *err);
 
@@ -93,7 +93,7 @@ lg_hlo_val lg_hlo_iota(lg_hlo *h, lg_hlo_type t, uint32_t dim);
 
 /* ---- element by element ---- */
 
-/* "exponential" "negate" "logistic" "log_plus_one" "sqrt" "rsqrt" "is_finite" "not" ...: the name behind "stablehlo.". */
+/* "exponential" "negate" "logistic" "log_plus_one" "rsqrt" "is_finite" "not" ...: the name behind "stablehlo.". */
 lg_hlo_val lg_hlo_un(lg_hlo *h, const char *op, lg_hlo_val x);
 /* "add" "subtract" "multiply" "divide" "maximum" "minimum" "and" "or" ... of equal types. */
 lg_hlo_val lg_hlo_bin(lg_hlo *h, const char *op, lg_hlo_val a, lg_hlo_val b);
@@ -146,10 +146,12 @@ lg_hlo_val lg_hlo_idx(lg_hlo *h, const lg_hlo_val *col, uint32_t k);
 
 /* "add" "maximum" "minimum" over one axis, which goes. */
 lg_hlo_val lg_hlo_reduce(lg_hlo *h, const char *op, lg_hlo_val x, uint32_t axis);
-/* Sum of products as letters: "th,oh->to".  A letter in both and in the result is a batch axis; one in both and not in the
- * result is summed.  Result F32 whatever the operands, which are of one type; sums of F32 are asked for at full precision. */
+/* Sum of products as letters: "th,oh->to".  A letter in both and in the result is a batch axis; one in both and not in
+ * the result is summed.  Result F32 whatever the operands, which are of one type; sums of F32 are asked for at full
+ * precision. */
 lg_hlo_val lg_hlo_dot(lg_hlo *h, const char *spec, lg_hlo_val a, lg_hlo_val b);
-/* X of A X = B, A [..][n][n] lower triangular with ones on the diagonal (what lies above is not read), B [..][n][m]; F32. */
+/* X of A X = B, A [..][n][n] lower triangular with ones on the diagonal (what lies above is not read), B [..][n][m];
+ * F32. */
 lg_hlo_val lg_hlo_solve(lg_hlo *h, lg_hlo_val a, lg_hlo_val b);
 
 /* ---- order ---- */
@@ -161,7 +163,7 @@ void lg_hlo_sort(lg_hlo *h, lg_hlo_val *key, lg_hlo_val *with);
 
 /* ---- a counted loop: i = 0 .. n - 1, n a scalar I32 ---- */
 
-/* Opens the body.  carry[n_carry]: in the starts, out the body's own values.  Values from outside may be used inside. */
+/* Opens the body.  carry[n_carry]: in the starts, out the body's own values.  Outer values may be used inside. */
 lg_hlo_val lg_hlo_for(lg_hlo *h, lg_hlo_val n, lg_hlo_val *carry, uint32_t n_carry);
 /* Closes it.  carry: in the next values, out the results. */
 void lg_hlo_end_for(lg_hlo *h, lg_hlo_val *carry, uint32_t n_carry);

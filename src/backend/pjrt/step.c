@@ -1,6 +1,7 @@
 /* step.c - the program of one bucket: arguments and signature, the walk over the layers, results.  See step.h.
  *
- * Thread: any.  Memory: the text grows in the caller's buffer; the rest is freed at the end.  Test: tests/unit/test_step.c */
+ * Thread: any.  Memory: the text grows in the caller's buffer; the rest is freed at the end.  Test:
+ * tests/unit/test_step.c */
 #include "backend/pjrt/step.h"
 
 #include "kern/kern.h"

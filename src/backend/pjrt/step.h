@@ -4,12 +4,12 @@
  *   step_attn.c  gated attention over KV pages      step_gdn.c  Gated DeltaNet over state slots
  *   step_moe.c   router, experts, shared expert; the dense MLP      hlo.h  the writer
  *
- * Rows of a step are flat, [R]: first n_one sequences of one row, then n_many times n_row rows.  Everything about them (positions,
- * which are padding) is made in the program from the step vector.  Padding rows are computed like others and finite, and are
- * written to no pool: their row number in a scatter is out of range.  A pool's old content is only ever selected, never
- * multiplied by zero, so it may be anything.  Layers come in groups of the config's period (3 GDN, 1 attention); the looped form has
- * one text for a group, with weights stacked over groups; the unrolled form is the same text for every layer.
- * Equations: docs/MODEL.md; their form here: docs/PJRT.md.
+ * Rows of a step are flat, [R]: first n_one sequences of one row, then n_many times n_row rows.  Everything about them
+ * (positions, which are padding) is made in the program from the step vector.  Padding rows are computed like others
+ * and finite, and are written to no pool: their row number in a scatter is out of range.  A pool's old content is only
+ * ever selected, never multiplied by zero, so it may be anything.  Layers come in groups of the config's period (3
+ * GDN, 1 attention); the looped form has one text for a group, with weights stacked over groups; the unrolled form is
+ * the same text for every layer. Equations: docs/MODEL.md; their form here: docs/PJRT.md.
  * Test: tests/unit/test_step_text.c, tests/unit/test_step.c */
 #ifndef LG_BACKEND_PJRT_STEP_H
 #define LG_BACKEND_PJRT_STEP_H
@@ -66,18 +66,18 @@ typedef struct lg_step_emit {
     lg_hlo_val pool_layer;           /* scalar: number of the layer among those of its kind */
 } lg_step_emit;
 
-/* Other programs for parts of a step, with the meaning of those here (kernels of one kind of device).  NULL entries: StableHLO.
- * layer: s->pool_layer is the pool's layer and s->group the stack's (0: weights are not stacked). */
+/* Other programs for parts of a step, with the meaning of those here (kernels of one kind of device).  NULL entries:
+ * StableHLO. layer: s->pool_layer is the pool's layer and s->group the stack's (0: weights are not stacked). */
 typedef struct lg_step_parts {
     void *ctx;
     /* [n_dev * n][..] -> [n][..]: sums over devices, part i to device i. */
     lg_hlo_val (*reduce_scatter)(void *ctx, lg_hlo *h, lg_hlo_val x, uint32_t n_dev);
-    /* Rows of n sequences of one row each from sequence 0 on: raw [n][conv_dim / g][g] F32 before the convolution, g and beta
-     * [n][n_v_head]; reads and writes s->pool S and CONV; -> F32 [n][n_v_head][d_v]. */
+    /* Rows of n sequences of one row each from sequence 0 on: raw [n][conv_dim / g][g] F32 before the convolution, g
+     * and beta [n][n_v_head]; reads and writes s->pool S and CONV; -> F32 [n][n_v_head][d_v]. */
     lg_hlo_val (*gdn_one)(void *ctx, lg_step_emit *s, lg_hlo_val raw, lg_hlo_val g,
                           lg_hlo_val beta);
-    /* The routed experts of this device over all rows: x [n][n_embd] of the weights' type, id I32 and w F32 [n][k], an id out
-     * of this device's range (from first, scalar I32, on) adds nothing; -> F32 [n][n_embd]. */
+    /* The routed experts of this device over all rows: x [n][n_embd] of the weights' type, id I32 and w F32 [n][k], an
+     * id out of this device's range (from first, scalar I32, on) adds nothing; -> F32 [n][n_embd]. */
     lg_hlo_val (*experts)(void *ctx, lg_step_emit *s, lg_hlo_val x, lg_hlo_val id, lg_hlo_val w,
                           lg_hlo_val first);
     /* q F32 [n][n_head][d_head] of n sequences of one row, normed and rotated, keys and values stored already;

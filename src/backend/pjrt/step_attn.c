@@ -1,10 +1,11 @@
-/* step_attn.c - gated attention of a step: keys and values go to their pages, then every row looks at its sequence's pages.
+/* step_attn.c - gated attention of a step: keys and values go to their pages, then every row looks at its sequence's
+ * pages.
  *
- * In: normed rows [R][n_embd]; the KV pools [attention layer][page][LG_PAGE_TOK][n_kv_head][d_head].  Out: rows for the residual.
- * Keys and values are rounded to the pool's type when they are stored, and all of a step are stored before any row looks.
- * Sequences of one row are one product over their gathered pages; longer ones run over tiles of query rows, so that the scores
- * of a tile are all that exists at once.  Places that a row may not see have a score of -1e30 and a value of zero by select.
- * Test: tests/unit/test_step.c */
+ * In: normed rows [R][n_embd]; the KV pools [attention layer][page][LG_PAGE_TOK][n_kv_head][d_head].  Out: rows for
+ * the residual. Keys and values are rounded to the pool's type when they are stored, and all of a step are stored
+ * before any row looks. Sequences of one row are one product over their gathered pages; longer ones run over tiles of
+ * query rows, so that the scores of a tile are all that exists at once.  Places that a row may not see have a score of
+ * -1e30 and a value of zero by select. Test: tests/unit/test_step.c */
 #include "backend/pjrt/step.h"
 
 #include "kern/kern.h"
@@ -28,8 +29,8 @@ static lg_hlo_val rope(lg_step_emit *s, lg_hlo_val x) {
     return lg_hlo_concat(h, 2, part, n);
 }
 
-/* Write rows [R][n_kv_head][d] to the pages of their positions; padding's page is out of range.  What FP8 cannot hold becomes its
- * largest number. */
+/* Write rows [R][n_kv_head][d] to the pages of their positions; padding's page is out of range.  What FP8 cannot hold
+ * becomes its largest number. */
 static void store(lg_step_emit *s, lg_pjrt_pool pool, lg_hlo_val idx, lg_hlo_val rows) {
     lg_hlo *h = &s->h;
     if (s->kv == LG_HLO_E4M3) {
@@ -79,7 +80,8 @@ static lg_hlo_val fetch(lg_step_emit *s, lg_pjrt_pool pool, uint32_t from, uint3
     return lg_hlo_convert(h, x, operand(s));
 }
 
-/* Values with zeros where the sequence has nothing: what lies there may be anything, and a weight of zero does not undo it. */
+/* Values with zeros where the sequence has nothing: what lies there may be anything, and a weight of zero does not
+ * undo it. */
 static lg_hlo_val fetch_values(lg_step_emit *s, uint32_t from, uint32_t n) {
     lg_hlo *h = &s->h;
     lg_hlo_val v = fetch(s, LG_PJRT_POOL_VALUE, from, n);
@@ -90,8 +92,8 @@ static lg_hlo_val fetch_values(lg_step_emit *s, uint32_t from, uint32_t n) {
     return lg_hlo_select_f(h, lg_hlo_like(h, seen, v, "01"), v, 0.0f);
 }
 
-/* Rows q [n][c][n_head][d] of sequences from.. at positions pos [n][c]: softmax(q k) v, [n][c][n_head * d].  end [n]: positions
- * of the sequence; a row sees places up to its own and below end, and a row of padding no more than that. */
+/* Rows q [n][c][n_head][d] of sequences from.. at positions pos [n][c]: softmax(q k) v, [n][c][n_head * d].  end [n]:
+ * positions of the sequence; a row sees places up to its own and below end, and a row of padding no more than that. */
 typedef struct seen {
     lg_hlo_val k, v, end;
     uint32_t n;
@@ -173,8 +175,8 @@ static lg_hlo_val attend_many(lg_step_emit *s, lg_hlo_val q) {
     return lg_hlo_reshape(h, lg_hlo_slice(h, o, 1, 0, t), LG_HLO_T(F32, n * t, width));
 }
 
-/* A product whose result is cut into heads.  Kept apart, or a compiler may move the heads into the weights and, in a loop over layers,
- * copy the layer's out of the stack. */
+/* A product whose result is cut into heads.  Kept apart, or a compiler may move the heads into the weights and, in a
+ * loop over layers, copy the layer's out of the stack. */
 static lg_hlo_val project(lg_step_emit *s, lg_hlo_val xn, lg_pjrt_weight w) {
     return lg_hlo_apart(&s->h, lg_step_matmul(s, xn, lg_step_weight(s, w)));
 }

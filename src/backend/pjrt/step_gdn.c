@@ -1,13 +1,14 @@
 /* step_gdn.c - Gated DeltaNet of a step: convolution, gates, and the recurrence over state slots.
  *
- * In: normed rows [R][n_embd]; the pools of states S [GDN layer][slot][n_v_head][d_k][d_v] and of the last raw rows.  Out: rows for the residual.
- * Sequences of one row take one step of the recurrence, written so that the old state is read once:
+ * In: normed rows [R][n_embd]; the pools of states S [GDN layer][slot][n_v_head][d_k][d_v] and of the last raw rows.
+ * Out: rows for the residual. Sequences of one row take one step of the recurrence, written so that the old state is
+ * read once:
  *     e = exp(g)   r = k S   p = q S   d = beta (v - e r)   o = e p + (q . k) d   S = e S + k (x) d
  * Longer ones run in blocks of LG_STEP_GDN_TILE rows, with c_r the sum of g from the block's first row to r:
  *     A = I + strictly lower(beta_r (k_r . k_j) exp(c_r - c_j))     A [U | W] = [beta v | beta exp(c) k]
  *     D = U - W S    O = exp(c) q S + lower((q_r . k_j) exp(c_r - c_j)) D    S = exp(c_C) S + (exp(c_C - c) k)^T D
- * Exponents are never positive: differences above the diagonal are cut first.  Rows of padding have k, v, beta and g zero, which
- * changes nothing of S.  States are F32 here whatever the pool's type.  Test: tests/unit/test_step.c */
+ * Exponents are never positive: differences above the diagonal are cut first.  Rows of padding have k, v, beta and g
+ * zero, which changes nothing of S.  States are F32 here whatever the pool's type.  Test: tests/unit/test_step.c */
 #include "backend/pjrt/step.h"
 
 #include "kern/kern.h"

@@ -1,15 +1,16 @@
 /* step_moe.c - the MLP of a step: router, routed experts, shared expert; or the dense MLP.
  *
  * In: normed rows [R][n_embd].  Out: rows for the residual.
- * Tiles: (row, expert) pairs are sorted by expert and cut into tiles of LG_STEP_MOE_TILE rows of one expert; a loop runs over the
- * tiles there are, so an expert that nobody chose is not read, and each tile adds to its rows' sums: experts ascending, as
- * docs/MODEL.md has it.  All: every expert over every row, weights zero where it was not chosen.
- * On several devices each holds experts device * n .. of every layer: hidden rows and routing are gathered from all in one
- * message, each computes its experts' share of all rows, and the shares are summed to the rows' owners.
+ * Tiles: (row, expert) pairs are sorted by expert and cut into tiles of LG_STEP_MOE_TILE rows of one expert; a loop
+ * runs over the tiles there are, so an expert that nobody chose is not read, and each tile adds to its rows' sums:
+ * experts ascending, as docs/MODEL.md has it.  All: every expert over every row, weights zero where it was not chosen.
+ * On several devices each holds experts device * n .. of every layer: hidden rows and routing are gathered from all in
+ * one message, each computes its experts' share of all rows, and the shares are summed to the rows' owners.
  * Test: tests/unit/test_step.c */
 #include "backend/pjrt/step.h"
 
-/* Rows and their experts: x [n][n_embd] of the weights' type, id I32 and w F32 [n][k]; padding has ids that no device holds. */
+/* Rows and their experts: x [n][n_embd] of the weights' type, id I32 and w F32 [n][k]; padding has ids that no device
+ * holds. */
 typedef struct routed {
     lg_hlo_val x, id, w;
     lg_hlo_val first;       /* scalar: first expert of this device */
