@@ -22,6 +22,7 @@
 #define N_WARM_GEN 8
 /* Tokens that the first of n_seq texts may have before the last begins, and some. */
 #define N_BEGIN(n_seq) ((n_seq) + 2)
+#define N_SPARE        (2 * LG_PAGE_TOK) /* tokens of room for each text beyond what it needs */
 #define MAX_DEPTH      4
 #define LONG_US                                                                                \
     10000000 /* a figure that has taken so long is not measured again, unless asked for */
@@ -144,13 +145,18 @@ static bool measure_prefill(bench *b, uint32_t depth, uint32_t n_id, figure *f) 
     return us != 0;
 }
 
-/* Step until each of n_seq texts has had its first token. */
+/* Step until each of n_seq texts has had its first token, and all run at once. */
 static bool step_begun(bench *b, uint32_t n_seq, uint32_t depth) {
     for (uint32_t n = 0, ignored = 0; n < n_seq;) {
         if (lg_step(b->eng) != LG_OK || !take_events(b, depth, &ignored)) return false;
         while (n < n_seq && b->text[n].begun) n++;
     }
-    return true;
+    lg_stats st;
+    lg_get_stats(b->eng, &st);
+    if (st.n_running == n_seq) return true;
+    fprintf(stderr, "%s: only %u of %u texts run at the same time: more --memory is needed\n",
+            b->argv0, st.n_running, n_seq);
+    return false;
 }
 
 /* All sequences begin, then n_gen steps of one token each are timed; what is left of them is cancelled. */
@@ -483,12 +489,13 @@ static bool set_option(bench *b, int c) {
     }
 }
 
-/* Open with just the room that the figures need. */
+/* Open with just the room that the figures need, and some: a text is not admitted when that would leave fewer free pages than
+ * texts that run. */
 static bool prepare(bench *b) {
     uint32_t longest = largest(&b->prompt),
              room = N_SEED + b->n_gen + N_BEGIN(largest(&b->batch)), depth = largest(&b->depth);
     if (room < N_WARM + N_WARM_GEN) room = N_WARM + N_WARM_GEN;
-    b->opt.n_ctx = (longest > room ? longest : room) + depth + 2;
+    b->opt.n_ctx = (longest > room ? longest : room) + depth + 2 + N_SPARE;
     b->opt.n_seq = largest(&b->batch);
     b->opt.no_cache = depth == 0; /* nothing comes again */
     if (!lg_load_open(b->argv0, &b->opt, &b->eng)) return false;
