@@ -14,6 +14,8 @@
 /* ---- Commands ---- */
 
 int lg_inspect_main(int argc, char **argv); /* inspect.c: what a model folder holds */
+int lg_compile_main(int argc,
+                    char **argv);         /* compile.c: a model's programs for other devices */
 int lg_plan_main(int argc, char **argv);  /* plan.c: how fast a model can be on some hardware */
 int lg_serve_main(int argc, char **argv); /* serve.c: the gateway */
 int lg_keys_main(int argc, char **argv);  /* keys.c: the keys file of serve */
