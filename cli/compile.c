@@ -45,7 +45,7 @@ static const char help[] =
     "--ctx)\n"
     "      --experts TYPE  f32, bf16 or fp8 (default: as the config says)\n"
     "      --weights TYPE  other matrices: f32 or bf16 (default)\n"
-    "      --kv TYPE       f32, bf16 (default) or f16\n"
+    "      --kv TYPE       f32, bf16 (default), f16 or fp8\n"
     "      --state TYPE    f32 (default) or bf16\n"
     "      --plain         StableHLO and plain collectives only, no kernels of ours\n"
     "      --unrolled      layers written out, not a loop over groups\n"
@@ -160,7 +160,6 @@ static bool set_option(compile *c, int opt, const char *arg) {
     static const lg_pjrt_type type[] = {LG_PJRT_F32, LG_PJRT_BF16, LG_PJRT_F16,
                                         LG_PJRT_F8E4M3FN};
     static const char *const two[] = {"f32", "bf16", NULL};
-    static const char *const kv[] = {"f32", "bf16", "f16", NULL};
     const char *argv0 = c->argv0;
     switch (opt) {
     case 'm': c->model = arg; return true;
@@ -176,7 +175,7 @@ static bool set_option(compile *c, int opt, const char *arg) {
         return c->expert != LG_PJRT_F16 ||
                read_type(argv0, "--experts", arg, two, type, &c->expert);
     case WEIGHTS: return read_type(argv0, "--weights", arg, two, type, &c->weight);
-    case KV: return read_type(argv0, "--kv", arg, kv, type, &c->kv);
+    case KV: return read_type(argv0, "--kv", arg, name, type, &c->kv);
     case STATE: return read_type(argv0, "--state", arg, two, type, &c->state);
     case PLAIN: c->plain = true; return true;
     case UNROLLED: c->unrolled = true; return true;
@@ -261,9 +260,10 @@ static bool prepare(compile *c) {
                            .n_page = n_seq * pages(c->n_pool_ctx) + 1,
                            .n_ctx = largest(&c->ctx),
                            .n_sample_vocab = c->cfg.n_vocab,
-                           .unrolled = c->unrolled};
+                           .unrolled = c->unrolled,
+                           .tiled = !c->unrolled && strncmp(c->aot.topology, "tpu", 3) == 0};
     if (c->plain) return true;
-    lg_kernels_init(&c->kernels, &c->m, c->dev);
+    lg_kernels_init(&c->kernels, &c->m, c->dev, false);
     c->m.parts = &c->kernels.parts;
     return true;
 }

@@ -180,6 +180,7 @@ static void decode_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic_
                         .n_slot = 7,
                         .nk = nk,
                         .nv = nv,
+                        .d = GDN_D,
                         .act = act,
                         .state = state,
                         .conv = act}};
@@ -242,6 +243,7 @@ static void prefill_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic
                         .n_slot = 6,
                         .nk = nk,
                         .nv = nv,
+                        .d = GDN_D,
                         .act = act,
                         .state = state,
                         .conv = act}};
@@ -318,18 +320,21 @@ static double gmm_dot(const gmm_case *c, size_t row, uint32_t expert, uint32_t c
     double sum = 0;
     for (uint32_t i = 0; i < c->g.n_in; i++) {
         double w = c->win[1].f[(matrix * all + channel) * c->g.n_in + i];
-        if (c->g.weight == LG_M_E4M3)
+        if (c->g.tiled)
+            w *= c->win[2].f[(matrix * (all / 128) + channel / 128) * nb + i / 128];
+        else if (c->g.weight == LG_M_E4M3)
             w *= c->win[2].f[(matrix * nb + i / c->g.k_block) * all + channel];
         sum += w * c->win[0].f[row * c->g.n_in + i];
     }
     return sum;
 }
 
-static void gmm_check(const gmm_case *c, const int32_t *expert, const int32_t *live) {
+static void gmm_check(const gmm_case *c, const int32_t *expert, const int32_t *block,
+                      const int32_t *live) {
     for (uint32_t t = 0; t < c->g.n_tile; t++)
         for (uint32_t r = 0; live[t] && r < c->g.tile_rows; r++)
             for (uint32_t j = 0; j < c->g.n_out; j += 5) {
-                size_t row = (size_t)t * c->g.tile_rows + r;
+                size_t row = (size_t)block[t] * c->g.tile_rows + r;
                 double want = gmm_dot(c, row, (uint32_t)expert[t], j);
                 if (c->g.swiglu)
                     want *= 1 / (1 + exp(-want)) *
@@ -341,7 +346,8 @@ static void gmm_check(const gmm_case *c, const int32_t *expert, const int32_t *l
 }
 
 static void gmm_run(lg_mosaic_gmm g) {
-    int32_t expert[4] = {2, 2, 0, 0}, live[4] = {1, 1, 1, 0}, layer[1] = {1};
+    int32_t expert[4] = {2, 2, 0, 0}, block[4] = {0, 2, 1, 1}, live[4] = {1, 1, 1, 0},
+            layer[1] = {1};
     gmm_case c = {.g = g, .layer = 1};
     lg_mosaic_gmm_kernel(&c.g, &c.k, &c.body);
     shapes(&c.k, c.win);
@@ -360,12 +366,13 @@ static void gmm_run(lg_mosaic_gmm g) {
     if (g.swiglu)
         for (uint32_t i = 0; i < per; i++) c.win[1 + per + i].f = c.win[1 + i].f;
     c.win[c.k.n_in].f = drawn_floats(elements(&c.win[c.k.n_in]), 1.0f, false);
-    mosaic_array fetch[3] = {{.rank = 1, .dim = {4}, .i = expert},
+    mosaic_array fetch[4] = {{.rank = 1, .dim = {4}, .i = expert},
+                             {.rank = 1, .dim = {4}, .i = block},
                              {.rank = 1, .dim = {4}, .i = live},
                              {.rank = 1, .dim = {1}, .i = layer}};
     for (int overlapped = 0; overlapped < 2; overlapped++) {
-        run(&c.body, fetch, 3, c.win, &c.k, overlapped);
-        gmm_check(&c, expert, live);
+        run(&c.body, fetch, 4, c.win, &c.k, overlapped);
+        gmm_check(&c, expert, block, live);
     }
     free(c.win[0].f);
     free(c.win[1].f);
@@ -376,34 +383,25 @@ static void gmm_run(lg_mosaic_gmm g) {
 
 static void test_gmm(void **state) {
     (void)state;
-    gmm_run((lg_mosaic_gmm){.n_tile = 4,
-                            .tile_rows = 16,
-                            .n_stack = 2,
-                            .n_expert = 3,
-                            .n_in = 512,
-                            .n_out = 256,
-                            .cols = 128,
-                            .k_block = 512,
-                            .swiglu = true,
-                            .weight = LG_M_E4M3});
-    gmm_run((lg_mosaic_gmm){.n_tile = 4,
-                            .tile_rows = 16,
-                            .n_stack = 2,
-                            .n_expert = 3,
-                            .n_in = 384,
-                            .n_out = 128,
-                            .k_block = 128,
-                            .swiglu = false,
-                            .weight = LG_M_E4M3});
-    gmm_run((lg_mosaic_gmm){.n_tile = 4,
-                            .tile_rows = 32,
-                            .n_stack = 2,
-                            .n_expert = 3,
-                            .n_in = 256,
-                            .n_out = 128,
-                            .k_block = 256,
-                            .swiglu = true,
-                            .weight = LG_M_BF16});
+    const lg_mosaic_gmm base = {
+        .n_tile = 4, .tile_rows = 16, .n_stack = 2, .n_expert = 3, .act = LG_M_BF16};
+    lg_mosaic_gmm g = base;
+    g.n_in = 512, g.n_out = 256, g.cols = 128, g.k_block = 512, g.swiglu = true,
+    g.weight = LG_M_E4M3;
+    gmm_run(g);
+    g = base;
+    g.n_in = 384, g.n_out = 128, g.k_block = 128, g.weight = LG_M_E4M3;
+    gmm_run(g);
+    g = base;
+    g.n_in = 256, g.n_out = 128, g.k_block = 256, g.swiglu = true, g.weight = LG_M_BF16,
+    g.tile_rows = 32;
+    gmm_run(g);
+    g = base;
+    g.n_in = 384, g.n_out = 256, g.cols = 128, g.k_block = 128, g.swiglu = g.tiled = true,
+    g.weight = LG_M_E4M3;
+    gmm_run(g);
+    g.swiglu = false, g.cols = 256;
+    gmm_run(g);
 }
 
 int main(void) {

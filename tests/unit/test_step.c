@@ -1,6 +1,7 @@
 /* test_step.c - the step's programs on XLA's CPU plugin against reference tensors: every golden model and every
  * tensor; then the looped form, both forms of the experts, ragged and split batches, narrow types, and what padding
  * may not touch. */
+#include "backend/pjrt/kernels.h"
 #include "golden.h"
 #include "pjrt_rig.h"
 #include "rig.h"
@@ -279,6 +280,24 @@ static lg_pjrt_model plain(void) {
                            .unrolled = true};
 }
 
+/* Parts of a step as twins of our kernels, and sums along the wires: what surrounds the kernels, on this plugin. */
+static lg_kernels kernels;
+static bool use_twins;
+
+static void twins(lg_pjrt_model *how, const lg_config *cfg) {
+    static const uint32_t place[8] = {3, 0, 6, 5, 1, 7, 4, 2};
+    lg_pjrt_device_info dev[8] = {0};
+    for (uint32_t i = 0; i < how->n_device; i++) {
+        uint32_t at = how->n_device == 8 ? place[i] : i;
+        dev[i].core = at % 2;
+        dev[i].coord[0] = at / 2 % 2;
+        dev[i].coord[1] = at / 4;
+    }
+    how->cfg = cfg;
+    lg_kernels_init(&kernels, how, dev, true);
+    how->parts = &kernels.parts;
+}
+
 static void open_model(model_case *m, const char *name, lg_pjrt_model how) {
     char models[512], goldens[512], path[1100];
     lg_err err = {0};
@@ -290,6 +309,7 @@ static void open_model(model_case *m, const char *name, lg_pjrt_model how) {
     snprintf(path, sizeof path, "%s/%s.safetensors", goldens, name);
     if (golden_open(&m->gold, path, &err) != LG_OK) fail_msg("%s", err.msg);
     how.n_sample_vocab = m->w->cfg.n_vocab;
+    if (use_twins) twins(&how, &m->w->cfg);
     step_rig_open(&m->rig, client, m->w, &how);
 }
 
@@ -734,6 +754,29 @@ static void test_devices(void **state) {
     check_devices(2, LG_PJRT_MOE_TILES, true);
 }
 
+/* Our parts in a model: prompts, pieces, decode, one row and many in a step, 8 devices. */
+static void test_twins(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    lg_pjrt_model how = plain();
+    use_twins = true;
+    how.unrolled = false;
+    open_model(&one, "tiny-moe", how);
+    printf("  %s\n", lg_kernels_about(&kernels));
+    check_prompt(&one, "p5");
+    check_prompt(&one, "p257");
+    check_two_segments(&one);
+    check_ragged(&one);
+    double d = run_mixed(&one);
+    printf("  with twins of our kernels: logits within %.1e, mixed %.1e of the reference\n",
+           one.kind[0].worst, d);
+    assert_true(d < 1e-3);
+    close_model(&one);
+    check_devices(8, LG_PJRT_MOE_TILES, false);
+    check_devices(2, LG_PJRT_MOE_TILES, true);
+    use_twins = false;
+}
+
 static int start(void **state) {
     (void)state;
     lg_err err;
@@ -759,12 +802,12 @@ static int finish(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),    cmocka_unit_test(test_loop),
-        cmocka_unit_test(test_splits),     cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_padding),    cmocka_unit_test(test_bundled),
-        cmocka_unit_test(test_devices),    cmocka_unit_test(test_tiled_heads),
-        cmocka_unit_test(test_fp8),        cmocka_unit_test(test_long_text),
-        cmocka_unit_test(test_broken_mate)};
+        cmocka_unit_test(test_goldens),     cmocka_unit_test(test_loop),
+        cmocka_unit_test(test_splits),      cmocka_unit_test(test_mixed),
+        cmocka_unit_test(test_padding),     cmocka_unit_test(test_bundled),
+        cmocka_unit_test(test_devices),     cmocka_unit_test(test_tiled_heads),
+        cmocka_unit_test(test_fp8),         cmocka_unit_test(test_long_text),
+        cmocka_unit_test(test_broken_mate), cmocka_unit_test(test_twins)};
     cmocka_set_test_filter(getenv("LG_STEP_TEST"));
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -17,8 +17,9 @@ typedef struct lg_kernels {
     char about[160];
 } lg_kernels;
 
-/* dev: where the model's n_device devices are; NULL: not known (then sums are plain). */
-void lg_kernels_init(lg_kernels *k, const lg_pjrt_model *m, const lg_pjrt_device_info *dev);
+/* dev: where the model's n_device devices are; NULL: not known (then sums are plain).  twin: as above. */
+void lg_kernels_init(lg_kernels *k, const lg_pjrt_model *m, const lg_pjrt_device_info *dev,
+                     bool twin);
 
 /* Which parts are used: "GDN kernels, expert kernels, sums along the wires"; borrowed. */
 const char *lg_kernels_about(const lg_kernels *k);

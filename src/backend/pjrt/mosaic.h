@@ -15,7 +15,7 @@
 #ifndef LG_BACKEND_PJRT_MOSAIC_H
 #define LG_BACKEND_PJRT_MOSAIC_H
 
-#include "base/buf.h"
+#include "backend/pjrt/hlo.h"
 
 #include <stdint.h>
 
@@ -88,15 +88,12 @@ typedef struct lg_mosaic {
 void lg_mosaic_begin(lg_mosaic *m, const lg_mosaic_kernel *k, lg_buf *out);
 void lg_mosaic_end(lg_mosaic *m);
 
-/* Append the StableHLO operation that calls the kernel: `%RESULT:n = "stablehlo.custom_call"(OPERANDS) ...`, on one line
- * and without the line's end.  body: the module's text.  operands: names as they stand in the program ("%a, %b"), the
- * prefetched ones first.  With one result it is named %RESULT, else %RESULT#0 and so on. */
-void lg_mosaic_call(const lg_mosaic_kernel *k, const char *body, size_t body_bytes,
-                    const char *result, const char *operands, lg_buf *out);
+/* Operand or result i of a call, as the program has it: the prefetched ones, the operands, the results. */
+lg_hlo_type lg_mosaic_hlo_type(const lg_mosaic_kernel *k, uint32_t i);
 
-/* Types of a call: of prefetched operand or window i as StableHLO writes them ("tensor<8x128xbf16>"). */
-void lg_mosaic_fetch_type(const lg_mosaic_kernel *k, uint32_t i, lg_buf *out);
-void lg_mosaic_window_type(const lg_mosaic_kernel *k, uint32_t i, lg_buf *out);
+/* Call the kernel with this body from a program: arg[n_fetch + n_in], result[n_out]. */
+void lg_mosaic_call(const lg_mosaic_kernel *k, const lg_buf *body, lg_hlo *h,
+                    const lg_hlo_val *arg, lg_hlo_val *result);
 
 /* VMEM that windows (two of each) and scratch take, in bytes, with the last two dimensions padded to whole tiles. */
 uint64_t lg_mosaic_vmem_bytes(const lg_mosaic_kernel *k);

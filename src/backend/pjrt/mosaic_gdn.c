@@ -14,19 +14,19 @@
 /* Scratch: [heads][128] each. */
 enum { Q_HEAD, K_HEAD, QK, V_HEAD, DECAY, BETA, O_HEAD, N_SCRATCH };
 
-static void decode_windows(const lg_mosaic_gdn *g, lg_mosaic_kernel *k) {
-    uint32_t r = 2 * g->nk + g->nv, nv = g->nv, t = g->n_row;
+void lg_mosaic_gdn_decode_shape(const lg_mosaic_gdn *g, lg_mosaic_kernel *k) {
+    uint32_t r = 2 * g->nk + g->nv, nv = g->nv, t = g->n_row, d = g->d;
     lg_mosaic_at i = lg_mosaic_grid_at(0), z = lg_mosaic_zero_at();
     *k = (lg_mosaic_kernel){
         .name = "gdn_decode", .n_grid = 1, .grid = {t}, .n_fetch = 3, .fetch = {t, t, 2}};
-    k->win[GDN_QKV] = (lg_mosaic_window){g->act, 3, {t, r, D}, {1, r, D}, {i, z, z}, 0};
+    k->win[GDN_QKV] = (lg_mosaic_window){g->act, 3, {t, r, d}, {1, r, d}, {i, z, z}, 0};
     k->win[GDN_A] = (lg_mosaic_window){LG_M_F32, 3, {t, 1, nv}, {1, 1, nv}, {i, z, z}, 0};
     k->win[GDN_B] = k->win[GDN_A];
-    k->win[GDN_OUT] = (lg_mosaic_window){g->act, 3, {t, nv, D}, {1, nv, D}, {i, z, z}, 0};
+    k->win[GDN_OUT] = (lg_mosaic_window){g->act, 3, {t, nv, d}, {1, nv, d}, {i, z, z}, 0};
     lg_mosaic_gdn_windows(g, k);
     k->n_scratch = N_SCRATCH;
     for (uint32_t j = 0; j < N_SCRATCH; j++)
-        k->scratch[j] = lg_mosaic_vmem(LG_M_F32, 2, (uint32_t[]){j < V_HEAD ? g->nk : nv, D});
+        k->scratch[j] = lg_mosaic_vmem(LG_M_F32, 2, (uint32_t[]){j < V_HEAD ? g->nk : nv, d});
     lg_mosaic_limit(k);
 }
 
@@ -122,7 +122,7 @@ static void decode_row(lg_mosaic *m, const lg_mosaic_gdn *g, lg_mv has, lg_mv z)
 void lg_mosaic_gdn_decode(const lg_mosaic_gdn *g, lg_mosaic_kernel *k, lg_buf *body) {
     lg_mosaic w, *m = &w;
     LG_ASSERT(lg_mosaic_gdn_fits(g));
-    decode_windows(g, k);
+    lg_mosaic_gdn_decode_shape(g, k);
     lg_mosaic_begin(m, k, body);
     lg_mv z = lg_mosaic_index(m, 0);
     lg_mv mode =

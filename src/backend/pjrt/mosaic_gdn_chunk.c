@@ -19,26 +19,26 @@
 enum { ROWS = GDN_LAYER, LAYER_AT }; /* prefetched: slot, mode, rows, layer */
 enum { X, U, PREV, GATE, BETA, S, N_SCRATCH };
 
-static void chunk_windows(const lg_mosaic_gdn *g, lg_mosaic_kernel *k) {
-    uint32_t r = 2 * g->nk + g->nv, nv = g->nv, n = g->n_row;
+void lg_mosaic_gdn_prefill_shape(const lg_mosaic_gdn *g, lg_mosaic_kernel *k) {
+    uint32_t r = 2 * g->nk + g->nv, nv = g->nv, n = g->n_row, d = g->d;
     lg_mosaic_at i = lg_mosaic_grid_at(0), z = lg_mosaic_zero_at();
     *k = (lg_mosaic_kernel){
         .name = "gdn_prefill", .n_grid = 1, .grid = {n}, .n_fetch = 4, .fetch = {n, n, n, 2}};
-    k->win[GDN_QKV] = (lg_mosaic_window){g->act, 2, {n * C, r * D}, {C, r * D}, {i, z}, 0};
+    k->win[GDN_QKV] = (lg_mosaic_window){g->act, 2, {n * C, r * d}, {C, r * d}, {i, z}, 0};
     k->win[GDN_A] = (lg_mosaic_window){LG_M_F32, 3, {n, nv, C}, {1, nv, C}, {i, z, z}, 0};
     k->win[GDN_B] = k->win[GDN_A];
-    k->win[GDN_OUT] = (lg_mosaic_window){g->act, 2, {n * C, nv * D}, {C, nv * D}, {i, z}, 0};
+    k->win[GDN_OUT] = (lg_mosaic_window){g->act, 2, {n * C, nv * d}, {C, nv * d}, {i, z}, 0};
     lg_mosaic_gdn_windows(g, k);
     for (uint32_t w = 0; w < k->n_in + k->n_out; w++)
-        for (uint32_t d = 0; d < k->win[w].rank; d++)
-            if (k->win[w].at[d].kind == LG_M_AT_FETCH && k->win[w].at[d].fetch == GDN_LAYER)
-                k->win[w].at[d].fetch = LAYER_AT;
+        for (uint32_t j = 0; j < k->win[w].rank; j++)
+            if (k->win[w].at[j].kind == LG_M_AT_FETCH && k->win[w].at[j].fetch == GDN_LAYER)
+                k->win[w].at[j].fetch = LAYER_AT;
     k->n_scratch = N_SCRATCH;
-    k->scratch[X] = lg_mosaic_vmem(LG_M_F32, 3, (uint32_t[]){r, PAD + C, D});
-    k->scratch[U] = lg_mosaic_vmem(LG_M_F32, 3, (uint32_t[]){r, C, D});
-    k->scratch[PREV] = lg_mosaic_vmem(LG_M_F32, 3, (uint32_t[]){3, r, D});
+    k->scratch[X] = lg_mosaic_vmem(LG_M_F32, 3, (uint32_t[]){r, PAD + C, d});
+    k->scratch[U] = lg_mosaic_vmem(LG_M_F32, 3, (uint32_t[]){r, C, d});
+    k->scratch[PREV] = lg_mosaic_vmem(LG_M_F32, 3, (uint32_t[]){3, r, d});
     k->scratch[GATE] = k->scratch[BETA] = lg_mosaic_vmem(LG_M_F32, 2, (uint32_t[]){nv, C});
-    k->scratch[S] = lg_mosaic_vmem(LG_M_F32, 3, (uint32_t[]){nv, D, D});
+    k->scratch[S] = lg_mosaic_vmem(LG_M_F32, 3, (uint32_t[]){nv, d, d});
     lg_mosaic_limit(k);
 }
 
@@ -258,7 +258,7 @@ static void chunk_heads(lg_mosaic *m, const tile *t) {
 void lg_mosaic_gdn_prefill(const lg_mosaic_gdn *g, lg_mosaic_kernel *k, lg_buf *body) {
     lg_mosaic w, *m = &w;
     LG_ASSERT(lg_mosaic_gdn_fits(g));
-    chunk_windows(g, k);
+    lg_mosaic_gdn_prefill_shape(g, k);
     lg_mosaic_begin(m, k, body);
     lg_mv z = lg_mosaic_index(m, 0), zero = lg_mosaic_i32(m, 0),
           i = lg_mosaic_to(m, m->grid[0], LG_M_INDEX);

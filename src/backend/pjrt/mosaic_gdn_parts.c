@@ -3,8 +3,6 @@
  * Test: tests/unit/test_mosaic.c */
 #include "backend/pjrt/mosaic_gdn.h"
 
-#define D LG_MOSAIC_GDN_D
-
 bool lg_mosaic_gdn_fits(const lg_mosaic_gdn *g) {
     if (!g->n_row || !g->n_slot || !g->n_layer || !g->n_stack || !g->nk || !g->nv ||
         g->nv % g->nk)
@@ -16,21 +14,21 @@ bool lg_mosaic_gdn_fits(const lg_mosaic_gdn *g) {
 }
 
 void lg_mosaic_gdn_windows(const lg_mosaic_gdn *g, lg_mosaic_kernel *k) {
-    uint32_t r = 2 * g->nk + g->nv, nv = g->nv;
+    uint32_t r = 2 * g->nk + g->nv, nv = g->nv, d = g->d;
     lg_mosaic_at z = lg_mosaic_zero_at(), s = lg_mosaic_fetch_at(GDN_SLOT, 0, 0);
     lg_mosaic_at p = lg_mosaic_fetch_at(GDN_LAYER, -1, 0),
                  w = lg_mosaic_fetch_at(GDN_LAYER, -1, 1);
     k->n_in = GDN_OUT;
     k->n_out = 3;
     k->win[GDN_CONV_W] =
-        (lg_mosaic_window){LG_M_F32, 4, {g->n_stack, 4, r, D}, {1, 4, r, D}, {w, z, z, z}, 0};
+        (lg_mosaic_window){LG_M_F32, 4, {g->n_stack, 4, r, d}, {1, 4, r, d}, {w, z, z, z}, 0};
     k->win[GDN_NEG_A] =
         (lg_mosaic_window){LG_M_F32, 3, {g->n_stack, 1, nv}, {1, 1, nv}, {w, z, z}, 0};
     k->win[GDN_DT] = k->win[GDN_NEG_A];
     k->win[GDN_CONV] = (lg_mosaic_window){
-        g->conv, 5, {g->n_layer, g->n_slot, 3, r, D}, {1, 1, 3, r, D}, {p, s, z, z, z}, 0};
+        g->conv, 5, {g->n_layer, g->n_slot, 3, r, d}, {1, 1, 3, r, d}, {p, s, z, z, z}, 0};
     k->win[GDN_STATE] = (lg_mosaic_window){
-        g->state, 5, {g->n_layer, g->n_slot, nv, D, D}, {1, 1, nv, D, D}, {p, s, z, z, z}, 0};
+        g->state, 5, {g->n_layer, g->n_slot, nv, d, d}, {1, 1, nv, d, d}, {p, s, z, z, z}, 0};
     k->win[GDN_CONV_OUT] = k->win[GDN_CONV];
     k->win[GDN_CONV_OUT].alias = 1 + GDN_CONV;
     k->win[GDN_STATE_OUT] = k->win[GDN_STATE];

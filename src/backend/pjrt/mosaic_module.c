@@ -187,16 +187,6 @@ void lg_mosaic_end(lg_mosaic *m) {
 
 /* ---- The call ---- */
 
-void lg_mosaic_fetch_type(const lg_mosaic_kernel *k, uint32_t i, lg_buf *out) {
-    lg_buf_printf(out, "tensor<%uxi32>", k->fetch[i]);
-}
-
-void lg_mosaic_window_type(const lg_mosaic_kernel *k, uint32_t i, lg_buf *out) {
-    lg_buf_puts(out, "tensor<");
-    put_dims(out, k->win[i].rank, k->win[i].array, "x");
-    lg_buf_printf(out, "x%s>", elem_name[k->win[i].elem]);
-}
-
 static void put_base64(lg_buf *out, const char *s, size_t n) {
     static const char digit[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -231,21 +221,16 @@ static void put_aliases(const lg_mosaic_kernel *k, lg_buf *out) {
     if (n) lg_buf_putc(out, ']');
 }
 
-void lg_mosaic_call(const lg_mosaic_kernel *k, const char *body, size_t body_bytes,
-                    const char *result, const char *operands, lg_buf *out) {
+static void put_attrs(const lg_mosaic_kernel *k, const lg_buf *body, lg_buf *out) {
     uint32_t n = 0;
-    lg_buf_printf(out, "%%%s", result);
-    if (k->n_out > 1) lg_buf_printf(out, ":%u", k->n_out);
     lg_buf_printf(out,
-                  " = \"stablehlo.custom_call\"(%s) {call_target_name = \"tpu_custom_call\", "
-                  "api_version = 1 : i32, "
-                  "has_side_effect = false, kernel_name = \"%s\", backend_config = "
-                  "\"{\\22custom_call_config\\22: {\\22body\\22: \\22",
-                  operands, k->name);
-    put_base64(out, body, body_bytes);
+                  "{call_target_name = \"tpu_custom_call\", api_version = 1 : i32, "
+                  "has_side_effect = false, kernel_name = \"%s\", "
+                  "backend_config = \"{\\22custom_call_config\\22: {\\22body\\22: \\22",
+                  k->name);
+    put_base64(out, lg_buf_str(body), body->len_bytes);
     lg_buf_puts(out,
-                "\\22, \\22serialization_format\\22: 1, \\22needs_layout_passes\\22: true");
-    lg_buf_putc(out, '}');
+                "\\22, \\22serialization_format\\22: 1, \\22needs_layout_passes\\22: true}");
     if (k->vmem_kib)
         lg_buf_printf(out,
                       ", \\22scoped_memory_configs\\22: [{\\22memory_space\\22: 1, "
@@ -267,20 +252,37 @@ void lg_mosaic_call(const lg_mosaic_kernel *k, const char *body, size_t body_byt
     }
     lg_buf_putc(out, ']');
     put_aliases(k, out);
-    lg_buf_puts(out, "} : (");
-    for (n = 0; n < k->n_fetch + k->n_in; n++) {
-        if (n) lg_buf_puts(out, ", ");
-        if (n < k->n_fetch)
-            lg_mosaic_fetch_type(k, n, out);
-        else
-            lg_mosaic_window_type(k, n - k->n_fetch, out);
-    }
-    lg_buf_puts(out, k->n_out > 1 ? ") -> (" : ") -> ");
-    for (uint32_t i = 0; i < k->n_out; i++) {
-        if (i) lg_buf_puts(out, ", ");
-        lg_mosaic_window_type(k, k->n_in + i, out);
-    }
-    if (k->n_out > 1) lg_buf_putc(out, ')');
+    lg_buf_putc(out, '}');
+}
+
+lg_hlo_type lg_mosaic_hlo_type(const lg_mosaic_kernel *k, uint32_t i) {
+    static const lg_hlo_dt dt[] = {[LG_M_I32] = LG_HLO_I32,
+                                   [LG_M_F32] = LG_HLO_F32,
+                                   [LG_M_BF16] = LG_HLO_BF16,
+                                   [LG_M_E4M3] = LG_HLO_E4M3};
+    if (i < k->n_fetch) return LG_HLO_T(I32, k->fetch[i]);
+    const lg_mosaic_window *w = &k->win[i - k->n_fetch];
+    lg_hlo_type t = {.dt = dt[w->elem], .n_dim = w->rank};
+    for (uint32_t d = 0; d < w->rank; d++) t.dim[d] = w->array[d];
+    return t;
+}
+
+void lg_mosaic_call(const lg_mosaic_kernel *k, const lg_buf *body, lg_hlo *h,
+                    const lg_hlo_val *arg, lg_hlo_val *result) {
+    lg_buf attrs = {0};
+    lg_hlo_type t[LG_MOSAIC_ARGS];
+    for (uint32_t i = 0; i < k->n_fetch + k->n_in; i++)
+        if (!h->failed && !lg_hlo_same(lg_hlo_type_at(h, arg[i]), lg_mosaic_hlo_type(k, i)))
+            lg_hlo_fail(h, "%s: operand %u is not of the kernel's type", k->name, i);
+    for (uint32_t i = 0; i < k->n_out; i++)
+        t[i] = lg_mosaic_hlo_type(k, k->n_fetch + k->n_in + i);
+    put_attrs(k, body, &attrs);
+    if (attrs.failed || body->failed)
+        lg_hlo_fail(h, "%s: no memory", k->name);
+    else
+        lg_hlo_op(h, "stablehlo.custom_call", arg, k->n_fetch + k->n_in, lg_buf_str(&attrs), t,
+                  k->n_out, result);
+    lg_buf_fini(&attrs);
 }
 
 static uint64_t padded_bytes(uint32_t rank, const uint32_t *dim, lg_mosaic_elem e) {

@@ -72,12 +72,12 @@ typedef struct lg_step_parts {
     void *ctx;
     /* [n_dev * n][..] -> [n][..]: sums over devices, part i to device i. */
     lg_hlo_val (*reduce_scatter)(void *ctx, lg_hlo *h, lg_hlo_val x, uint32_t n_dev);
-    /* Rows of n sequences of one row each from sequence 0 on: raw [n][conv_dim / g][g] F32 before the convolution, g
-     * and beta [n][n_v_head]; reads and writes s->pool S and CONV; -> F32 [n][n_v_head][d_v]. */
-    lg_hlo_val (*gdn_one)(void *ctx, lg_step_emit *s, lg_hlo_val raw, lg_hlo_val g,
-                          lg_hlo_val beta);
-    /* The routed experts of this device over all rows: x [n][n_embd] of the weights' type, id I32 and w F32 [n][k], an
-     * id out of this device's range (from first, scalar I32, on) adds nothing; -> F32 [n][n_embd]. */
+    /* Convolution, gates and recurrence of n sequences of t rows each, from sequence `from` on: raw [n t][conv_dim] before the
+     * convolution, a and b [n t][n_v_head] as projected, all F32; reads and writes s->pool S and CONV; -> F32 [n t][n_v_head][d_v]. */
+    lg_hlo_val (*gdn)(void *ctx, lg_step_emit *s, uint32_t from, uint32_t n, uint32_t t,
+                      lg_hlo_val raw, lg_hlo_val a, lg_hlo_val b);
+    /* The routed experts of this device over all rows: x [n][n_embd] of the weights' type, id I32 and w F32 [n][k], an id out
+     * of this device's range (from first, scalar I32, on) adds nothing; -> F32 [n][n_embd]. */
     lg_hlo_val (*experts)(void *ctx, lg_step_emit *s, lg_hlo_val x, lg_hlo_val id, lg_hlo_val w,
                           lg_hlo_val first);
     /* q F32 [n][n_head][d_head] of n sequences of one row, normed and rotated, keys and values stored already;

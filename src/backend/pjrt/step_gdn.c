@@ -258,18 +258,19 @@ static lg_hlo_val many_rows(lg_step_emit *s, const part *p, rows *x) {
     return lg_hlo_slice(h, carry[1], 1, 0, p->t);
 }
 
-/* Core of one kind of sequences, [n * t][n_v_head][d_v]; *conv: the rows after convolution. */
-static lg_hlo_val core_of(lg_step_emit *s, const part *p, lg_hlo_val raw, lg_hlo_val g,
-                          lg_hlo_val beta, lg_hlo_val *conv) {
+/* Core of one kind of sequences, [n * t][n_v_head][d_v].  proj: rows as projected, QKV, A and B; *conv: the rows after
+ * convolution. */
+static lg_hlo_val core_of(lg_step_emit *s, const part *p, const lg_hlo_val proj[3],
+                          lg_hlo_val g, lg_hlo_val beta, lg_hlo_val *conv) {
     lg_hlo *h = &s->h;
     const lg_config *c = s->cfg;
     const lg_step_parts *other = s->m->parts;
-    int64_t conv_dim = lg_config_conv_dim(c), unit_dim = lg_step_conv_unit(c);
-    if (p->t == 1 && other && other->gdn_one && !s->debug) {
-        lg_hlo_val x = lg_hlo_reshape(h, lg_hlo_slice(h, raw, 0, p->row0, p->n),
-                                      LG_HLO_T(F32, p->n, conv_dim / unit_dim, unit_dim));
-        return other->gdn_one(other->ctx, s, x, lg_step_seqs(s, g, 0, p->n),
-                              lg_step_seqs(s, beta, 0, p->n));
+    int64_t conv_dim = lg_config_conv_dim(c);
+    lg_hlo_val raw = proj[0];
+    if (other && other->gdn && !s->debug) {
+        lg_hlo_val x[3];
+        for (int i = 0; i < 3; i++) x[i] = lg_hlo_slice(h, proj[i], 0, p->row0, p->n * p->t);
+        return other->gdn(other->ctx, s, p->from, p->n, (uint32_t)p->t, x[0], x[1], x[2]);
     }
     lg_hlo_val u = convolve(s, p, rows_of(s, p, raw));
     *conv = lg_hlo_reshape(h, u, LG_HLO_T(F32, p->n * p->t, conv_dim));
@@ -305,11 +306,12 @@ lg_hlo_val lg_step_gdn(lg_step_emit *s, lg_hlo_val xn) {
     lg_hlo_type head = LG_HLO_T(F32, n, c->n_v_head);
     lg_hlo_val raw = lg_step_matmul(s, xn, lg_step_weight(s, LG_PJRT_W_QKV));
     lg_hlo_val z = lg_step_matmul(s, xn, lg_step_weight(s, LG_PJRT_W_Z));
-    lg_hlo_val beta =
-        lg_hlo_un(h, "logistic", lg_step_matmul(s, xn, lg_step_weight(s, LG_PJRT_W_B)));
-    lg_hlo_val g = lg_step_matmul(s, xn, lg_step_weight(s, LG_PJRT_W_A));
-    g = softplus(
-        s, lg_hlo_add(h, g, lg_hlo_bcast(h, lg_step_weight(s, LG_PJRT_W_DT_BIAS), head, "1")));
+    lg_hlo_val b_raw = lg_step_matmul(s, xn, lg_step_weight(s, LG_PJRT_W_B));
+    lg_hlo_val a_raw = lg_step_matmul(s, xn, lg_step_weight(s, LG_PJRT_W_A));
+    lg_hlo_val beta = lg_hlo_un(h, "logistic", b_raw), proj[3] = {raw, a_raw, b_raw};
+    lg_hlo_val g = softplus(
+        s,
+        lg_hlo_add(h, a_raw, lg_hlo_bcast(h, lg_step_weight(s, LG_PJRT_W_DT_BIAS), head, "1")));
     g = lg_hlo_mul(h, g, lg_hlo_bcast(h, lg_step_weight(s, LG_PJRT_W_NEG_EXP_A), head, "1"));
     lg_step_note(s, "gdn.qkv_raw", raw);
     lg_step_note(s, "gdn.z", z);
@@ -317,12 +319,12 @@ lg_hlo_val lg_step_gdn(lg_step_emit *s, lg_hlo_val xn) {
     uint32_t n_part = 0;
     if (b->n_one) {
         part p = part_of(s, 0, b->n_one, 0, 1);
-        core[n_part] = core_of(s, &p, raw, g, beta, &conv[n_part]);
+        core[n_part] = core_of(s, &p, proj, g, beta, &conv[n_part]);
         n_part++;
     }
     if (b->n_many) {
         part p = part_of(s, b->n_one, b->n_many, b->n_one, b->n_row);
-        core[n_part] = core_of(s, &p, raw, g, beta, &conv[n_part]);
+        core[n_part] = core_of(s, &p, proj, g, beta, &conv[n_part]);
         n_part++;
     }
     if (s->debug) note_conv(s, lg_hlo_concat(h, 0, conv, n_part));
