@@ -65,8 +65,9 @@ static lg_hlo_val add_arg(lg_step_emit *s, const char *name, lg_pjrt_role role, 
     *a = (lg_pjrt_arg){
         .role = role, .dims = dims_of(t), .result = role == LG_PJRT_POOL ? (int)i : -1};
     bool looped = !s->m->unrolled && s->period < s->cfg->n_layer;
-    a->tiled =
-        s->m->tiled && looped && role == LG_PJRT_WEIGHT && t.n_dim >= 3 && t.dt == LG_HLO_BF16;
+    /* The compiler stops at matrices of fewer rows than a tile has. */
+    a->tiled = s->m->tiled && looped && role == LG_PJRT_WEIGHT && t.n_dim >= 3 &&
+               t.dt == LG_HLO_BF16 && t.dim[t.n_dim - 2] % 16 == 0;
     snprintf(a->name, sizeof a->name, "%s", name);
     if (!a->tiled) return lg_hlo_arg(&s->h, t, a->result);
     return lg_hlo_arg_laid_out(&s->h, t, t.n_dim == 3 ? LG_PJRT_TILES_3 : LG_PJRT_TILES_4);
