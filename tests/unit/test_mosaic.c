@@ -1,11 +1,14 @@
-/* test_mosaic.c - the text of each Mosaic kernel, run by mosaic_eval.c, against plain C.
+/* test_mosaic.c - the text of each Mosaic kernel, run by mosaic_eval.c, against plain C; and its twin, run by XLA's CPU plugin where
+ * that is there, on the same arrays.
  *
  * Pools and rows that a kernel must not read hold NaN; those that it must not write are compared bit by bit. */
 #include "backend/pjrt/mosaic_kern.h"
 
 #include "base/num.h"
+#include "backend/pjrt/twin.h"
 #include "gdn_plain.h"
 #include "mosaic_eval.h"
+#include "twin_rig.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,6 +54,37 @@ static void run(const lg_buf *body, const mosaic_array *fetch, uint32_t n_fetch,
     const char *why =
         mosaic_eval(lg_buf_str(body), fetch, n_fetch, win, k->n_in, k->n_out, overlapped);
     if (why) fail_msg("%s: %s", k->name, why);
+}
+
+/* Ways to run a kernel: its text with copies in order, its text with copies overlapped, its twin. */
+enum { IN_ORDER, OVERLAPPED, TWIN };
+static int n_way = 2;
+
+/* As run(), for a way; a twin's results go where the kernel's would. */
+static void run_way(int way, const lg_buf *body, const mosaic_array *fetch, mosaic_array *win,
+                    const lg_mosaic_kernel *k, twin_fn twin, const void *g) {
+    float *out[LG_MOSAIC_ARGS];
+    if (way != TWIN) {
+        run(body, fetch, k->n_fetch, win, k, way == OVERLAPPED);
+        return;
+    }
+    twin_rig_run(k, twin, g, fetch, win, out);
+    for (uint32_t i = 0; i < k->n_out; i++) {
+        memcpy(win[k->n_in + i].f, out[i], elements(&win[k->n_in + i]) * 4);
+        free(out[i]);
+    }
+}
+
+static void twin_decode(const void *g, lg_hlo *h, const lg_hlo_val *arg, lg_hlo_val *result) {
+    lg_twin_gdn_decode(g, h, arg, result);
+}
+
+static void twin_prefill(const void *g, lg_hlo *h, const lg_hlo_val *arg, lg_hlo_val *result) {
+    lg_twin_gdn_prefill(g, h, arg, result);
+}
+
+static void twin_gmm(const void *g, lg_hlo *h, const lg_hlo_val *arg, lg_hlo_val *result) {
+    lg_twin_gmm(g, h, arg, result);
 }
 
 /* ---- Gated DeltaNet ---- */
@@ -198,15 +232,16 @@ static void decode_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic_
     size_t vd = nv * (size_t)GDN_D;
     float *first = malloc(6 * vd * 4);
     assert_non_null(first);
-    for (int overlapped = 0; overlapped < 2; overlapped++) {
+    for (int way = 0; way < n_way; way++) {
         gdn_restore(&c);
-        run(&c.body, fetch, 3, c.win, &c.k, overlapped);
+        run_way(way, &c.body, fetch, c.win, &c.k, twin_decode, &c.g);
         for (uint32_t i = 0; i < 6; i++) {
             if (mode[i] == LG_MOSAIC_IDLE) continue;
             gdn_check_sequence(&c, c.win[QKV].f + i * rd, c.win[A_IN].f + i * nv,
                                c.win[B_IN].f + i * nv, 1, mode[i] == LG_MOSAIC_GOES_ON,
                                (uint32_t)slot[i], layer, c.win[OUT].f + i * vd, tol);
-            if (overlapped) assert_memory_equal(first + i * vd, c.win[OUT].f + i * vd, vd * 4);
+            if (way == OVERLAPPED)
+                assert_memory_equal(first + i * vd, c.win[OUT].f + i * vd, vd * 4);
             memcpy(first + i * vd, c.win[OUT].f + i * vd, vd * 4);
         }
         gdn_untouched(&c, 1, slot, 6);
@@ -277,9 +312,9 @@ static void prefill_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic
                              {.rank = 1, .dim = {2}, .i = layer}};
     float *a = malloc(130 * nv * 4), *b = malloc(130 * nv * 4);
     assert_true(a && b);
-    for (int overlapped = 0; overlapped < 2; overlapped++) {
+    for (int way = 0; way < n_way; way++) {
         gdn_restore(&c);
-        run(&c.body, fetch, 4, c.win, &c.k, overlapped);
+        run_way(way, &c.body, fetch, c.win, &c.k, twin_prefill, &c.g);
         for (uint32_t s = 0; s < SEQS; s++) {
             for (uint32_t r = 0; r < n_row[s]; r++)
                 for (uint32_t h = 0; h < nv; h++) {
@@ -370,8 +405,8 @@ static void gmm_run(lg_mosaic_gmm g) {
                              {.rank = 1, .dim = {4}, .i = block},
                              {.rank = 1, .dim = {4}, .i = live},
                              {.rank = 1, .dim = {1}, .i = layer}};
-    for (int overlapped = 0; overlapped < 2; overlapped++) {
-        run(&c.body, fetch, 4, c.win, &c.k, overlapped);
+    for (int way = 0; way < n_way; way++) {
+        run_way(way, &c.body, fetch, c.win, &c.k, twin_gmm, &c.g);
         gmm_check(&c, expert, block, live);
     }
     free(c.win[0].f);
@@ -404,11 +439,23 @@ static void test_gmm(void **state) {
     gmm_run(g);
 }
 
+static int start(void **state) {
+    (void)state;
+    if (twin_rig_open()) n_way = 3;
+    return 0;
+}
+
+static int finish(void **state) {
+    (void)state;
+    twin_rig_close();
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gdn_decode),
         cmocka_unit_test(test_gdn_prefill),
         cmocka_unit_test(test_gmm),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, start, finish);
 }

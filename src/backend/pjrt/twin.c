@@ -1,6 +1,6 @@
 /* twin.c - the kernels in plain StableHLO (twin.h).
  *
- * Tests: tests/unit/test_twin.c, test_kernels.c */
+ * Tests: tests/unit/test_mosaic.c, test_step.c */
 #include "backend/pjrt/twin.h"
 
 #include <math.h>
