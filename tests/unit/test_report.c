@@ -76,7 +76,19 @@ static void program(lg_buf *out) {
         put_sub(&op, 52, &pair);
     }
     put_sub(&c, 2, &op);
+    /* A fusion calls computation 9, whose copies are in no memory. */
+    lg_buf called = {0};
+    put_bytes(&op, 2, "fusion", 6);
+    put_shape(&op, 3, 11, 1, 1);
+    put_varint(&called, 9);
+    put_sub(&op, 38, &called);
+    put_sub(&c, 2, &op);
+    lg_buf_fini(&called);
+    put_number(&c, 5, 8);
     put_bytes(&module, 1, "m", 1);
+    put_sub(&module, 3, &c);
+    put_op(&c, "copy", 16, 100, 10, NULL);
+    put_number(&c, 5, 9);
     put_sub(&module, 3, &c);
     put_sub(out, 1, &module);
     lg_buf_fini(&c);

@@ -3,11 +3,13 @@
  * Test: tests/unit/test_report.c */
 #include "backend/pjrt/report.h"
 
+#include "base/mem.h"
+
 #include <string.h>
 
 /* Fields: HloModuleProtoWithConfig.hlo_module, HloModuleProto.computations, HloComputationProto.instructions;
- * of HloInstructionProto: name, opcode, shape, custom_call_target, source_target_pairs; of ShapeProto: element_type,
- * dimensions, tuple_shapes. */
+ * and id; of HloInstructionProto: name, opcode, shape, custom_call_target, called_computation_ids, source_target_pairs; of
+ * ShapeProto: element_type, dimensions, tuple_shapes. */
 enum {
     F_MODULE = 1,
     F_COMPUTATIONS = 3,
@@ -16,6 +18,8 @@ enum {
     F_OPCODE = 2,
     F_SHAPE = 3,
     F_TARGET = 28,
+    F_CALLED = 38,
+    F_ID = 5, /* of a computation */
     F_PAIRS = 52,
     F_ELEMENT = 2,
     F_DIMENSIONS = 3,
@@ -156,15 +160,84 @@ static bool instruction(span s, lg_report_op *op) {
     return s.p && op->opcode;
 }
 
-static bool computation(span s, void (*fn)(void *, const lg_report_op *), void *ctx,
-                        uint64_t *n) {
+/* Computations that fusions call, by id. */
+typedef struct ids {
+    uint64_t *id;
+    size_t n, cap;
+    bool failed;
+} ids;
+
+static bool has(const ids *l, uint64_t id) {
+    for (size_t i = 0; i < l->n; i++)
+        if (l->id[i] == id) return true;
+    return false;
+}
+
+static void keep(ids *l, uint64_t id) {
+    if (has(l, id) || l->failed) return;
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? 2 * l->cap : 64;
+        uint64_t *p = lg_mem_realloc(l->id, cap * sizeof *p);
+        l->failed = !p;
+        if (!p) return;
+        l->id = p;
+        l->cap = cap;
+    }
+    l->id[l->n++] = id;
+}
+
+/* What an instruction calls, when it is a fusion. */
+static bool fusion(span s, ids *l) {
     field f;
+    span all = s;
+    bool is = false;
+    while (next(&s, &f))
+        if (f.number == F_OPCODE && f.has_bytes)
+            is = f.bytes.end - f.bytes.p == 6 && !memcmp(f.bytes.p, "fusion", 6);
+    if (!s.p) return false;
+    while (is && next(&all, &f)) {
+        if (f.number != F_CALLED) continue;
+        if (!f.has_bytes) keep(l, f.value);
+        for (uint64_t id; f.has_bytes && f.bytes.p < f.bytes.end;) {
+            if (!varint(&f.bytes, &id)) return false;
+            keep(l, id);
+        }
+    }
+    return true;
+}
+
+static bool computation(span s, const ids *fused, void (*fn)(void *, const lg_report_op *),
+                        void *ctx, uint64_t *n) {
+    field f;
+    span first = s;
     lg_report_op op;
+    bool in = false;
+    while (next(&first, &f))
+        if (f.number == F_ID && !f.has_bytes) in = has(fused, f.value);
     while (next(&s, &f)) {
         if (f.number != F_INSTRUCTIONS || !f.has_bytes) continue;
         if (!instruction(f.bytes, &op)) return false;
+        op.fused = in;
         fn(ctx, &op);
         (*n)++;
+    }
+    return s.p != NULL;
+}
+
+static bool fusions(span s, ids *l) {
+    field f;
+    while (next(&s, &f))
+        if (f.number == F_INSTRUCTIONS && f.has_bytes && !fusion(f.bytes, l)) return false;
+    return s.p != NULL;
+}
+
+/* fn NULL: only look for fusions. */
+static bool module(span s, ids *l, void (*fn)(void *, const lg_report_op *), void *ctx,
+                   uint64_t *n) {
+    field f;
+    while (next(&s, &f)) {
+        if (f.number != F_COMPUTATIONS || !f.has_bytes) continue;
+        if (fn ? !computation(f.bytes, l, fn, ctx, n) : !fusions(f.bytes, l)) return false;
     }
     return s.p != NULL;
 }
@@ -173,17 +246,18 @@ lg_status lg_report_read(const void *proto, size_t len_bytes,
                          void (*fn)(void *ctx, const lg_report_op *op), void *ctx,
                          lg_err *err) {
     span s = {proto, (const uint8_t *)proto + len_bytes};
-    field outer, f;
+    field f;
+    ids fused = {0};
     uint64_t n = 0;
     bool ok = len_bytes > 0;
-    while (ok && next(&s, &outer)) {
-        if (outer.number != F_MODULE || !outer.has_bytes) continue;
-        span module = outer.bytes;
-        while (ok && next(&module, &f))
-            if (f.number == F_COMPUTATIONS && f.has_bytes)
-                ok = computation(f.bytes, fn, ctx, &n);
-        ok = ok && module.p;
+    while (ok && next(&s, &f)) {
+        if (f.number != F_MODULE || !f.has_bytes) continue;
+        ok = module(f.bytes, &fused, NULL, NULL, NULL) && !fused.failed &&
+             module(f.bytes, &fused, fn, ctx, &n);
     }
+    bool no_memory = fused.failed;
+    lg_mem_free(fused.id);
+    if (no_memory) return LG_FAIL(err, LG_E_NOMEM, "optimised program: no memory");
     if (!ok || !s.p || n == 0)
         return LG_FAIL(err, LG_E_FORMAT, "optimised program: not a serialised HLO module");
     return LG_OK;
@@ -211,7 +285,7 @@ static void count(void *ctx, const lg_report_op *op) {
     if (lg_report_is(op, "custom-call") && op->target_len == 15 &&
         !memcmp(op->target, "tpu_custom_call", 15))
         sum->n_kernel++;
-    if ((lg_report_is(op, "copy") || lg_report_is(op, "copy-start")) &&
+    if ((lg_report_is(op, "copy") || lg_report_is(op, "copy-start")) && !op->fused &&
         op->largest_bytes >= sum->copy_bytes) {
         sum->n_copy++;
         sum->copied_bytes += op->largest_bytes;

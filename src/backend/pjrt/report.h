@@ -19,11 +19,12 @@ typedef struct lg_report_op {
     const char *name, *opcode, *target; /* target: of a custom call */
     size_t name_len, opcode_len, target_len;
     uint64_t bytes;         /* of the result, all parts of a tuple, without padding */
+    bool fused;             /* part of a fusion: its result is no array in memory */
     uint64_t largest_bytes; /* of the largest part */
     uint32_t n_pair, pair[LG_REPORT_PAIRS][2]; /* of a collective-permute: from, to */
 } lg_report_op;
 
-/* Call fn for each instruction of each computation.  LG_OK; LG_E_FORMAT when it is no such program. */
+/* Call fn for each instruction of each computation.  LG_OK; LG_E_NOMEM; LG_E_FORMAT when it is no such program. */
 lg_status lg_report_read(const void *proto, size_t len_bytes,
                          void (*fn)(void *ctx, const lg_report_op *op), void *ctx, lg_err *err);
 
@@ -37,7 +38,7 @@ typedef struct lg_report_sum {
         uint64_t bytes;
     } collective[6];
     uint32_t n_kernel; /* Mosaic calls */
-    uint32_t n_copy;   /* copies whose result is at least copy_bytes */
+    uint32_t n_copy;   /* copies outside fusions whose result is at least copy_bytes */
     uint64_t copy_bytes, copied_bytes;
 } lg_report_sum;
 
