@@ -153,6 +153,17 @@ static void be_close(lg_backend **handle) {
     *handle = NULL;
 }
 
+/* Parts of ours in the steps, where the device was opened for them. */
+static void choose_parts(lg_pjrt_be *be) {
+    lg_pjrt_device_info info[LG_PJRT_MAX_DEV];
+    const lg_pjrt_device *d = be->dev;
+    if (d->parts == LG_PJRT_PLAIN) return;
+    for (uint32_t i = 0; i < d->n; i++) lg_pjrt_client_info(d->client, i, &info[i]);
+    lg_kernels_init(&be->kernels, &be->model, info, d->parts == LG_PJRT_TWINS);
+    be->model.parts = &be->kernels.parts;
+    lg_diag_log(LG_LOG_INFO, "device: %s", lg_kernels_about(&be->kernels));
+}
+
 static lg_status be_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
                          lg_backend **handle, lg_err *err) {
     *handle = NULL;
@@ -174,6 +185,7 @@ static lg_status be_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool
                                 .n_page = opt->n_page + 1,
                                 .n_ctx = opt->n_ctx,
                                 .n_sample_vocab = opt->n_sample_vocab};
+    choose_parts(be);
     pthread_mutex_init(&be->lock, NULL);
     *handle = (lg_backend *)(void *)be;
     lg_status st = fill(be, w, err);

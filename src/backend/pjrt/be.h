@@ -17,9 +17,13 @@
 #define LG_BACKEND_PJRT_BE_H
 
 #include "backend/backend.h"
+#include "backend/pjrt/kernels.h"
 #include "backend/pjrt/sig.h"
 
 #include <pthread.h>
+
+/* Which programs a step's parts get: StableHLO, our kernels, or their twins (kernels.h). */
+typedef enum { LG_PJRT_PLAIN, LG_PJRT_KERNELS, LG_PJRT_TWINS } lg_pjrt_parts;
 
 /* Devices that were opened for a backend, and how it is to use them. */
 typedef struct lg_pjrt_device {
@@ -27,7 +31,8 @@ typedef struct lg_pjrt_device {
     lg_pjrt_client *client;
     uint32_t n; /* devices to use: owners */
     lg_pjrt_type weight, state;
-    bool mixed;    /* rows of answers and of prompts in one program */
+    bool mixed; /* rows of answers and of prompts in one program */
+    lg_pjrt_parts parts;
     uint32_t grow; /* programs' sizes grow by this factor */
     const lg_weights *
         source; /* to load, where the weights that a backend is opened on are shapes alone; NULL: those */
@@ -43,6 +48,7 @@ typedef struct lg_pjrt_device {
  *     devices=N          use the first N (1)                programs=DIR      keep compiled programs there
  *     grow=N             2 to 8: sizes of programs (4 on a CPU, else 2)
  *     mixed=true|false   answers and prompts in one program (false on a CPU, else true)
+ *     kernels=true|false|twin   kernels of ours in the steps (true on a TPU); twin: what stands around them, for tests
  * LG_E_ARG naming the part; what opening the plugin and its client returns.  The caller owns *d. */
 lg_status lg_pjrt_device_open(const char *spec, lg_pjrt_device **d, lg_err *err);
 void lg_pjrt_device_close(lg_pjrt_device **d);
@@ -83,7 +89,8 @@ typedef struct lg_pjrt_be {
     lg_backend_opt opt;
     lg_pool *pool;
     lg_pjrt_model model;
-    lg_pjrt_sig *sig; /* weights and pools are the same in every program */
+    lg_kernels kernels; /* model.parts, unless plain */
+    lg_pjrt_sig *sig;   /* weights and pools are the same in every program */
     uint32_t n_arg, n_pool, step_arg;
     uint32_t pool_arg[LG_PJRT_N_POOL]; /* argument of each pool, in the order of results */
     lg_pjrt_buf **arg;                 /* [n][n_arg]; the step vector's is NULL between calls */

@@ -5,6 +5,8 @@
  *   program.c  compile, run, what the compiler says of a program     cache.c    compiled programs kept in files
  *   buffer.c   device buffers: up, down, streamed
  *   sig.h      what a step's program takes and gives: the contract between the emitter and the backend
+ *   kernels.h  our parts of a step                mosaic.h, mosaic_kern.h  kernels for TPUs      twin.h  the same in StableHLO
+ *   collective.h  sums along the wires            aot.h  compile for devices that are not here   report.h  what a program holds
  *
  * A plugin is a shared library with one symbol, GetPjrtApi.  It is loaded when a device is asked for and never unloaded (its
  * threads outlive everything of ours), so nothing here is needed to build or to run without one.  Objects named
