@@ -7,7 +7,7 @@
  * kernels, of one thread, times THREADS).  Clocks are numbers (comm_sim.h).  L layers are simulated and stand for all.
  * --check: exit status 1 when a forecast is off by more.  Results depend on the options alone, but for --measure.
  * Beside each result the forecast: the same rates, the expected number of experts that the fullest rank reads, and choose.h.
- * Cases: T sequences that decode; one prompt of 8,192 alone, in steps of 1,024 rows of its rank; one sequence alone. */
+ * Cases: T sequences that decode; prompts on all ranks, 512 rows of each (up to 4 ranks); one prompt of 8,192 alone, in steps of 1,024 rows of its rank; one sequence alone. */
 #include "comm_sim.h"
 
 #include "base/clock.h"
@@ -259,11 +259,10 @@ static double forecast(const run *r) {
 
 static double worst, allowed = 1e9;
 
-/* `one`: the rows are all of rank 0. */
-static void measure_case(const char *name, const char *what, uint32_t t, bool one,
-                         double tokens) {
+/* `one`: the rows are all of rank 0; `each`: every rank has t of them. */
+static void measure_case(const char *name, const char *what, uint32_t t, bool one, bool each) {
     double base = 0;
-    for (uint32_t n = 1; n <= 16; n *= 2) {
+    for (uint32_t n = 1; n <= (each ? 4 : 16); n *= 2) {
         run *r = calloc(1, sizeof *r);
         LG_ASSERT(r && lg_plan_model_named(name, &r->m));
         if (n % R.n_local && n > 1) {
@@ -271,15 +270,15 @@ static void measure_case(const char *name, const char *what, uint32_t t, bool on
             continue;
         }
         r->n_rank = n;
-        r->prompt = one && t > 1;
+        r->prompt = each || (one && t > 1);
         R.how.links = R.links;
         for (uint32_t k = 0; k < n; k++)
-            r->n_row[k] = one ? (k == 0) * t : t * (k + 1) / n - t * k / n;
-        double s = simulate(r), f = forecast(r), off = f / s - 1;
-        if (n == 1) base = s;
+            r->n_row[k] = each ? t : one ? (k == 0) * t : t * (k + 1) / n - t * k / n;
+        double tokens = each ? t * n : t, s = simulate(r), f = forecast(r), off = f / s - 1;
+        if (n == 1) base = s / tokens;
         if (fabs(off) > fabs(worst)) worst = off;
         printf("%-5s %-22s %3u  %9.2f  %9.1f  %6.2f  %9.1f  %+5.1f %%\n", name, what, n,
-               s * 1e3, tokens / s, base / s, tokens / f, off * 100);
+               s * 1e3, tokens / s, base * tokens / s, tokens / f, off * 100);
         fflush(stdout);
         free(r);
     }
@@ -374,10 +373,11 @@ int main(int argc, char **argv) {
         for (size_t i = 0; i < LG_COUNT(rows); i++) {
             char what[40];
             snprintf(what, sizeof what, "%u sequences decode", rows[i]);
-            measure_case(model[m], what, rows[i], false, rows[i]);
+            measure_case(model[m], what, rows[i], false, false);
         }
-        measure_case(model[m], "one sequence alone", 1, true, 1);
-        measure_case(model[m], "one prompt alone", MAX_ROW, true, MAX_ROW);
+        measure_case(model[m], "prompts on all ranks", 512, false, true);
+        measure_case(model[m], "one sequence alone", 1, true, false);
+        measure_case(model[m], "one prompt alone", MAX_ROW, true, false);
     }
     printf("the forecast is off by %+.1f %% at most\n", worst * 100);
     return fabs(worst) > allowed;

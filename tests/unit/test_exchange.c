@@ -10,6 +10,7 @@
 #include "dist/exchange.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -381,6 +382,57 @@ static void test_auto(void **state) {
     close_rig(&r);
 }
 
+typedef struct progress_rig {
+    comm_world *w;
+    lg_place place;
+    pthread_barrier_t sent;
+    lg_exchange_kind kind;
+    bool looks;
+    uint32_t n_left; /* messages still under way at rank 0 when its rows are asked for */
+} progress_rig;
+
+static void progress_body(void *ctx, uint32_t rank) {
+    progress_rig *r = ctx;
+    lg_comm c;
+    lg_exchange x;
+    lg_arena a;
+    lg_exchange_how how = {.kind = r->kind};
+    float xn[N_EMBD] = {0}, w[K] = {0};
+    uint32_t n_row[3] = {1, 1, 1}, id[K] = {1, 4, 7, 10};
+    comm_threads_join(r->w, rank, &c);
+    lg_arena_init(&a, NULL, 0);
+    lg_exchange_carve(&a, &c, &r->place, &how, 3, N_EMBD, K, &x);
+    void *block = lg_mem_alloc(a.used_bytes);
+    size_t bytes = a.used_bytes;
+    lg_arena_init(&a, block, bytes);
+    lg_exchange_carve(&a, &c, &r->place, &how, 3, N_EMBD, K, &x);
+    lg_exchange_begin(&x, n_row);
+    assert_int_equal(lg_exchange_start(&x, 0, xn, id, w), LG_OK);
+    pthread_barrier_wait(&r->sent);
+    for (uint32_t i = 0; r->looks && i < 60; i++) lg_exchange_progress(&x);
+    for (uint32_t i = 0; rank == 0 && i < x.n_req; i++) r->n_left += x.req[i].active;
+    assert_int_equal(lg_exchange_arrive(&x), LG_OK);
+    lg_comm_close(&c);
+    lg_mem_free(block);
+}
+
+/* A carrier that moves a message only when it is asked many times: rows have come while somebody computes and looks after them, and
+ * have not when nobody does. */
+static void test_progress(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        progress_rig r = {.kind = (lg_exchange_kind)(i / 2), .looks = i % 2};
+        r.w = comm_threads_open(3, 1, 50);
+        r.place = random_place(3, 70);
+        pthread_barrier_init(&r.sent, NULL, 3);
+        comm_threads_run(3, progress_body, &r);
+        assert_int_equal(r.n_left > 0, i % 2 == 0);
+        pthread_barrier_destroy(&r.sent);
+        lg_place_fini(&r.place);
+        comm_threads_close(r.w);
+    }
+}
+
 /* A rank that is out of step is noticed by what it sends. */
 static void test_out_of_step(void **state) {
     (void)state;
@@ -420,6 +472,7 @@ int main(void) {
         cmocka_unit_test(test_strict_bits_and_bytes),
         cmocka_unit_test(test_sums_and_bytes),
         cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_progress),
         cmocka_unit_test(test_out_of_step),
         cmocka_unit_test(test_silent_rank),
     };
