@@ -484,6 +484,7 @@ static void test_device(void **state) {
     device_refused(",devices=0", LG_E_ARG, "device: devices: found '0', expected 1 to 512");
     device_refused(",devices=4", LG_E_ARG, "device: devices: found 4, the plugin has 3");
     device_refused(",mixed=1", LG_E_ARG, "expected true or false");
+    device_refused(",kernels=some", LG_E_ARG, "expected true, false or twin");
     device_refused(",grow", LG_E_ARG, "option 'grow': expected name=value");
     device_refused(",other=1", LG_E_ARG, "Unexpected option name");
     assert_int_equal(lg_pjrt_device_open("pjrt:", &d, &err), LG_E_ARG);
