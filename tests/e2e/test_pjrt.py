@@ -4,7 +4,6 @@ Skipped where tools/pjrt_plugins.py has not fetched the plugin.
 """
 import os
 import signal
-import tempfile
 import unittest
 
 import server
@@ -18,18 +17,17 @@ TIE = 0.01  # rows where the reference's two best logits came closer may answer 
 class Pjrt(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.programs = tempfile.TemporaryDirectory()
-        device = "pjrt:%s,weights=f32,programs=%s" % (PLUGIN, os.path.join(cls.programs.name, "p"))
+        # Few sizes, and programs kept for the next run.
+        device = "pjrt:%s,weights=f32,grow=8,programs=%s" % (PLUGIN, os.path.join(server.BUILD, "pjrt-programs"))
         cls.s = server.Server("--device", device, "--ctx", "1024", "--parallel", str(N_CLIENT), "--memory", "1G", "--max-stall", "0")
 
     @classmethod
     def tearDownClass(cls):
         cls.s.stop(signal.SIGKILL)
-        cls.programs.cleanup()
 
     def check(self, row):
         """Whether the answer is the reference's; a near tie may differ and is not counted."""
-        answer = self.s.post("/v1/chat/completions", server.chat_body(row), timeout=600)
+        answer = self.s.post("/v1/chat/completions", server.chat_body(row), timeout=1200)
         self.assertEqual(answer[0], 200, answer)
         answer = answer[2]
         message = answer["choices"][0]["message"]

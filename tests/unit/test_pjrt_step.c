@@ -86,7 +86,7 @@ static int close_model(void **state) {
 
 /* A sequence of a test, and where it stands. */
 typedef struct seq {
-    uint32_t slot, pos;
+    uint32_t owner, slot, pos;
     const uint32_t *page;
 } seq;
 
@@ -98,7 +98,8 @@ static const float *step(seq *s, uint32_t n, const uint32_t *const *tok, const u
     uint32_t ids[STEP], table[20], at = 0, n_page = 0;
     assert_true(n <= 4);
     for (uint32_t i = 0; i < n; i++) {
-        part[i] = (lg_batch_seq){.slot = s[i].slot,
+        part[i] = (lg_batch_seq){.owner = s[i].owner,
+                                 .slot = s[i].slot,
                                  .pos = s[i].pos,
                                  .n_tok = n_tok[i],
                                  .tok0 = at,
@@ -195,7 +196,7 @@ static void test_ragged(void **state) {
         char name[16];
         snprintf(name, sizeof name, "ragged%u", i);
         const golden_tensor *ids = find(name, "ids");
-        s[i] = (seq){.slot = 3 - i, .page = pages[i]};
+        s[i] = (seq){.owner = i % device->n, .slot = 3 - i, .page = pages[i]};
         tok[i] = (const uint32_t *)ids->i;
         n_tok[i] = n_out[i] = (uint32_t)ids->n;
         want[i] = find(name, "logits");
@@ -214,7 +215,8 @@ static void test_ragged(void **state) {
         x = step(s, 4, tok, n_tok, n_out, NULL, NULL, NULL);
         for (uint32_t i = 0; i < 4; i++) expect(x + i * m.w->cfg.n_vocab, after[i], j + 1, 1);
     }
-    printf("%s: 4 sequences side by side: at most %.2g\n", m.name, worst);
+    printf("%s: 4 sequences side by side on %u devices: at most %.2g\n", m.name, device->n,
+           worst);
 }
 
 /* A prompt whose rows are cut by a snapshot; then the continuation from the slot, from the snapshot in another slot with a
@@ -310,27 +312,24 @@ static void test_greedy(void **state) {
     assert_int_equal(down, 8);
 }
 
-static int start(void **state) {
-    (void)state;
+/* Open the first n_device of as many. */
+static int start(uint32_t n_device) {
     lg_err err;
     lg_buf spec = {0};
     const char *path = pjrt_rig_path("cpu"), *more = getenv("LG_PJRT_SPEC"),
                *build = getenv("LG_BUILD_DIR");
     ops = lg_backend_pjrt();
     if (!path) return 0;
-    lg_buf_printf(&spec, "pjrt:%s,weights=f32,programs=%s/pjrt-programs%s%s", path,
-                  build ? build : "build", more ? "," : "", more ? more : "");
+    lg_buf_printf(&spec,
+                  "pjrt:%s,weights=f32,devices=%u,cpu_device_count=%u,programs=%s/pjrt-programs"
+                  "%s%s",
+                  path, n_device, n_device, build ? build : "build", more ? "," : "",
+                  more ? more : "");
     lg_diag_set_level(getenv("LG_PJRT_LOG") ? LG_LOG_INFO : LG_LOG_WARN);
     lg_status st = lg_pjrt_device_open(lg_buf_str(&spec), &device, &err);
     if (st != LG_OK) printf("%s\n", err.msg);
     lg_buf_fini(&spec);
     return st != LG_OK;
-}
-
-static int finish(void **state) {
-    (void)state;
-    lg_pjrt_device_close(&device);
-    return 0;
 }
 
 static int run_model(const char *name) {
@@ -343,11 +342,22 @@ static int run_model(const char *name) {
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
 
+/* Each device has two of the four sequences, and half of the experts. */
+static int run_devices(const char *name) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_ragged)};
+    m.name = name;
+    return cmocka_run_group_tests_name("two devices", tests, open_model, close_model);
+}
+
 int main(int argc, char **argv) {
-    int failed = start(NULL);
+    int failed = start(1);
     for (size_t i = 0; i < LG_COUNT(models); i++)
         if (!failed && (argc < 2 || strcmp(argv[1], models[i]) == 0))
             failed = run_model(models[i]);
-    finish(NULL);
+    lg_pjrt_device_close(&device);
+    if (!failed && (argc < 2 || strcmp(argv[1], "devices") == 0)) {
+        failed = start(2) || run_devices("tiny-moe");
+        lg_pjrt_device_close(&device);
+    }
     return failed;
 }
