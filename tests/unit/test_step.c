@@ -394,6 +394,16 @@ static void test_splits(void **state) {
     printf("  pieces differ from one piece by %.1e, %.1e; row by row by %.1e\n", worst, more,
            singly);
     assert_true(worst < 1e-3 && more < 1e-3 && singly < 1e-3);
+    /* A bucket of longer sequences whose rows are one. */
+    const lg_pjrt_bucket thin = {
+        .n_many = 2, .n_row = 1, .n_page = 6, .n_out = 2, .logits = true};
+    uint32_t n;
+    const uint32_t *ids = ids_of(&one, "p5", &n);
+    for (uint32_t i = 0; i < n; i++) {
+        step_rig_seq seq = rows(0, i, ids + i, 1, 1);
+        run(&one, &thin, &seq, 1, 0, false);
+        assert_true(off_golden(&one, "p5", i, 1, one.rig.logits) < 1e-3);
+    }
     close_model(&one);
 }
 
