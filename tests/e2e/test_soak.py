@@ -1,7 +1,7 @@
 """test_soak.py - many clients at random, with little memory: complete, streamed, broken off, of several keys and priorities, their
 beginnings evicted, written to files and restored.
 
-usage: test_soak.py [SECONDS]     40 in `make check`, 1800 in `make check-long`
+usage: test_soak.py [SECONDS]     120 in `make check`, 1800 in `make check-long`
 
 Every answer to one prompt is the same text.  At the end a ledger: each request sent is counted once, every slot and page is
 free again, the worker was never replaced; and memory: the worker's anonymous memory stays within its budget and, after the
@@ -21,7 +21,7 @@ import unittest
 
 import server
 
-SECONDS = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+SECONDS = int(sys.argv[1]) if len(sys.argv) > 1 else 120
 CHAT = "/v1/chat/completions"
 BUDGET = 40 << 20
 N_SLOT, N_CLIENT = 8, 20
