@@ -266,8 +266,10 @@ static verdict step_array(walk *w, const lg_node *k, lg_grammar_frame *f, uint8_
 static bool begins(const walk *w, uint16_t node, uint8_t c) {
     const lg_node *k = &w->g->node[node];
     switch (k->kind) {
-    case LG_NODE_STRING: return c == '"';
+    case LG_NODE_STRING:
+    case LG_NODE_PATTERN: return c == '"';
     case LG_NODE_NUMBER: return c == '-' || (c >= '0' && c <= '9');
+    case LG_NODE_RANGE: return lg_grammar_range_begins(w->g, k, c);
     case LG_NODE_OBJECT:
     case LG_NODE_MAP: return c == '{';
     case LG_NODE_ARRAY: return c == '[';
@@ -353,6 +355,21 @@ static verdict step_params(walk *w, const lg_node *k, lg_grammar_frame *f, uint8
     return push(w, item_of(w, k, i)->node) == NO ? NO : TAKEN;
 }
 
+/* ---- Bounds and patterns ---- */
+
+static bool part_may_end(const lg_grammar *g, const lg_node *k, const lg_grammar_frame *f) {
+    return k->kind == LG_NODE_RANGE ? lg_grammar_range_may_end(g, k, f)
+                                    : lg_grammar_pattern_may_end(g, k, f);
+}
+
+static verdict step_part(walk *w, const lg_node *k, lg_grammar_frame *f, uint8_t c) {
+    lg_node_step s = k->kind == LG_NODE_RANGE ? lg_grammar_range_step(w->g, k, f, c)
+                                              : lg_grammar_pattern_step(w->g, k, f, c);
+    if (s == LG_STEP_TAKEN) return TAKEN;
+    if (s == LG_STEP_LAST) return pop(w, TAKEN);
+    return part_may_end(w->g, k, f) ? pop(w, AGAIN) : NO;
+}
+
 /* ---- Interface ---- */
 
 static verdict step(walk *w, uint8_t c) {
@@ -361,6 +378,8 @@ static verdict step(walk *w, uint8_t c) {
     switch (k->kind) {
     case LG_NODE_STRING: return step_string(w, k, f, c);
     case LG_NODE_NUMBER: return step_number(w, k, f, c);
+    case LG_NODE_RANGE:
+    case LG_NODE_PATTERN: return step_part(w, k, f, c);
     case LG_NODE_TEXTS: return step_texts(w, k, f, c);
     case LG_NODE_OBJECT: return step_object(w, k, f, c);
     case LG_NODE_MAP: return step_map(w, k, f, c);
@@ -397,6 +416,7 @@ uint32_t lg_grammar_n_plain(const lg_grammar *g, const lg_grammar_state *s) {
     case LG_NODE_STRING:
         if (f->phase != 1) return 0;
         return k->high == LG_NODE_NO_MAX ? UINT32_MAX : (uint32_t)(k->high - f->a);
+    case LG_NODE_PATTERN: return lg_grammar_pattern_n_plain(g, k, f);
     case LG_NODE_THINK: return f->phase == 0 && f->x == 0 ? UINT32_MAX : 0;
     case LG_NODE_RAW: return f->phase == 0 ? UINT32_MAX : 0;
     default: return 0;
@@ -409,6 +429,8 @@ bool lg_grammar_may_end(const lg_grammar *g, const lg_grammar_state *s) {
         const lg_grammar_frame *f = &s->frame[i];
         const lg_node *k = &g->node[f->node];
         bool done = (k->kind == LG_NODE_NUMBER && number_may_end(f->phase)) ||
+                    ((k->kind == LG_NODE_RANGE || k->kind == LG_NODE_PATTERN) &&
+                     part_may_end(g, k, f)) ||
                     (k->kind == LG_NODE_TEXTS && is_text(&w, k, f->b, f->a)) ||
                     (k->kind == LG_NODE_SEQ && f->a == k->n_item) ||
                     (k->kind == LG_NODE_CALLS && f->phase == 1);

@@ -1,6 +1,7 @@
 /* grammar.h - what an answer may be: an automaton over bytes from a JSON schema, or from tools of which one must be called.
  *
  *   grammar_make.c, grammar_tools.c   JSON text -> nodes      grammar.c   one byte at a time      grammar_mask.c   which ids may come next
+ *   grammar_number.c   numbers with bounds      grammar_pattern.c   strings with a pattern: grammar_regex.c, grammar_dfa.c
  *
  * The source is one JSON object:
  *   {"schema": S}                      a JSON value of that schema
@@ -8,6 +9,7 @@
  * T is a tool as the chat format takes it, {"type": "function", "function": {"name", "parameters"}}.
  *
  * Schemas: type, enum, const, properties, required, additionalProperties, items, minItems, maxItems, minLength, maxLength,
+ * pattern, minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf,
  * anyOf and oneOf of alternatives that differ in their first byte, allOf of one, $ref within the schema; annotations are
  * passed over.  Anything else is refused by its path: what cannot be enforced is not accepted.  Objects hold their properties
  * in the schema's order, and others only when none is named.  Of a tool's parameters, what is not understood is any value.
@@ -29,10 +31,15 @@ typedef struct lg_grammar lg_grammar;
 lg_status lg_grammar_open(const char *source, size_t len_bytes, lg_grammar **g, lg_err *err);
 void lg_grammar_close(lg_grammar **g);
 
+/* What it takes of memory; a source's limits keep it below LG_GRAMMAR_MAX_MEMORY. */
+size_t lg_grammar_bytes(const lg_grammar *g);
+#define LG_GRAMMAR_MAX_MEMORY (8u << 20)
+
 typedef struct lg_grammar_frame {
     uint16_t node;
     uint8_t phase, x;
     uint16_t a, b;
+    uint64_t v;
 } lg_grammar_frame;
 
 /* Where in the grammar a text stands.  Copy with lg_grammar_copy: frames from n up mean nothing. */

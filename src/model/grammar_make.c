@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_NODE = 20000, MAX_ITEM = 60000, MAX_REF = 64, JSON_DEPTH = 128 };
+enum { MAX_NODE = 20000, MAX_ITEM = 60000, JSON_DEPTH = 128 };
 
 /* ---- Nodes ---- */
 
-static bool grow(void **p, uint32_t *cap, uint32_t n, size_t size) {
+bool lg_grammar_make_grow(void **p, uint32_t *cap, uint32_t n, size_t size) {
     if (n < *cap) return true;
     uint32_t more = *cap ? 2 * *cap : 64;
     void *q = lg_mem_realloc(*p, more * size);
@@ -44,7 +44,7 @@ uint16_t lg_grammar_make_no_memory(lg_grammar_maker *m) {
 uint16_t lg_grammar_make_node(lg_grammar_maker *m, lg_node_kind kind) {
     lg_grammar *g = m->g;
     if (g->n_node == MAX_NODE) return lg_grammar_make_fail(m, "the schema is too large");
-    if (!grow((void **)&g->node, &g->cap_node, g->n_node, sizeof *g->node))
+    if (!lg_grammar_make_grow((void **)&g->node, &g->cap_node, g->n_node, sizeof *g->node))
         return lg_grammar_make_no_memory(m);
     g->node[g->n_node] = (lg_node){
         .kind = kind, .high = LG_NODE_NO_MAX, .child = LG_NODE_NONE, .item = g->n_item};
@@ -59,7 +59,8 @@ bool lg_grammar_make_items(lg_grammar_maker *m, uint16_t node, uint32_t n) {
         return false;
     }
     for (uint32_t i = 0; i < n; i++) {
-        if (!grow((void **)&g->item, &g->cap_item, g->n_item + i, sizeof *g->item)) {
+        if (!lg_grammar_make_grow((void **)&g->item, &g->cap_item, g->n_item + i,
+                                  sizeof *g->item)) {
             lg_grammar_make_no_memory(m);
             return false;
         }
@@ -273,31 +274,79 @@ static uint16_t make_object(lg_grammar_maker *m, const lg_json *schema) {
     return node;
 }
 
-/* Values one of which is to come. */
-static uint16_t make_texts(lg_grammar_maker *m, const lg_json *first, uint32_t n) {
+/* Whether a value is of a type, or of one of several; NULL: any. */
+static bool is_of(const lg_json *v, const lg_json *type) {
+    if (!type) return true;
+    for (const lg_json *t = type->kind == LG_JSON_ARRAY ? type->child : NULL; t; t = t->next)
+        if (is_of(v, t)) return true;
+    switch (v->kind) {
+    case LG_JSON_NULL: return lg_json_is(type, "null");
+    case LG_JSON_FALSE:
+    case LG_JSON_TRUE: return lg_json_is(type, "boolean");
+    case LG_JSON_STRING: return lg_json_is(type, "string");
+    case LG_JSON_ARRAY: return lg_json_is(type, "array");
+    case LG_JSON_OBJECT: return lg_json_is(type, "object");
+    case LG_JSON_NUMBER: break;
+    }
+    return lg_json_is(type, "number") ||
+           (lg_json_is(type, "integer") && !strpbrk(v->text, ".eE"));
+}
+
+/* Values one of which is to come: the n from `first` on that are of the schema's type. */
+static uint16_t make_texts(lg_grammar_maker *m, const lg_json *schema, const lg_json *first,
+                           uint32_t n) {
+    const lg_json *type = lg_json_get(schema, "type");
     uint16_t node = lg_grammar_make_node(m, LG_NODE_TEXTS);
-    if (node == LG_NODE_NONE || !lg_grammar_make_items(m, node, n)) return LG_NODE_NONE;
-    for (uint32_t i = 0; i < n; i++, first = first->next) {
+    uint32_t n_fit = 0, i = 0;
+    const lg_json *v = first;
+    for (uint32_t k = 0; k < n; k++, v = v->next) n_fit += is_of(v, type);
+    if (n_fit == 0) return lg_grammar_make_fail(m, "no value of enum or const is of the type");
+    if (node == LG_NODE_NONE || !lg_grammar_make_items(m, node, n_fit)) return LG_NODE_NONE;
+    for (; i < n_fit; first = first->next) {
         size_t from = m->g->text.len_bytes;
+        if (!is_of(first, type)) continue;
         lg_json_put(&m->g->text, first, LG_JSON_COMPACT);
-        if (!lg_grammar_make_text(m, node, i, from)) return LG_NODE_NONE;
+        if (!lg_grammar_make_text(m, node, i++, from)) return LG_NODE_NONE;
     }
     return node;
+}
+
+static uint16_t make_string(lg_grammar_maker *m, const lg_json *schema) {
+    const lg_json *pattern = lg_json_get(schema, "pattern");
+    uint16_t node = make_bounded(m, LG_NODE_STRING, schema, "minLength", "maxLength");
+    if (node == LG_NODE_NONE || !pattern) return node;
+    const lg_node *k = &m->g->node[node];
+    return lg_grammar_make_pattern(
+        m, pattern, k->low, k->high == LG_NODE_NO_MAX ? LG_REGEX_NO_MAX : k->high, false);
 }
 
 static uint16_t make_type(lg_grammar_maker *m, const lg_json *schema, const lg_json *type) {
     uint16_t node;
     if (lg_json_is(type, "object")) return make_object(m, schema);
     if (lg_json_is(type, "array")) return make_array(m, schema);
-    if (lg_json_is(type, "string"))
-        return make_bounded(m, LG_NODE_STRING, schema, "minLength", "maxLength");
+    if (lg_json_is(type, "string")) return make_string(m, schema);
     if (lg_json_is(type, "boolean")) return word(m, "true", "false");
     if (lg_json_is(type, "null")) return word(m, "null", NULL);
     if (!lg_json_is(type, "number") && !lg_json_is(type, "integer"))
         return lg_grammar_make_fail(m, "type: expected the name of a JSON type");
+    if (lg_grammar_make_bounded(schema))
+        return lg_grammar_make_range(m, schema, lg_json_is(type, "integer"));
     if ((node = lg_grammar_make_node(m, LG_NODE_NUMBER)) != LG_NODE_NONE)
         m->g->node[node].low = lg_json_is(type, "integer");
     return node;
+}
+
+/* Look at a node again when all is made. */
+static bool remember(lg_grammar_maker *m, uint16_t node, const lg_json *type, const char *key) {
+    if (!lg_grammar_make_grow((void **)&m->fork, &m->cap_fork, m->n_fork, sizeof *m->fork)) {
+        lg_grammar_make_no_memory(m);
+        return false;
+    }
+    lg_grammar_fork *f = &m->fork[m->n_fork++];
+    f->node = node;
+    f->type = type;
+    snprintf(f->path, sizeof f->path, "%.60s%s%s", m->path, m->path[0] ? "." : "", key);
+    return true;
 }
 
 /* One of several schemas, or of several types of one schema. */
@@ -308,11 +357,7 @@ static uint16_t make_choice(lg_grammar_maker *m, const lg_json *schema, const lg
         return lg_grammar_make_fail(m, "%s: expected an array that is not empty", key);
     if (node == LG_NODE_NONE || !lg_grammar_make_items(m, node, list->n_child))
         return LG_NODE_NONE;
-    if (!grow((void **)&m->fork, &m->cap_fork, m->n_fork, sizeof *m->fork))
-        return lg_grammar_make_no_memory(m);
-    m->fork[m->n_fork].node = node;
-    snprintf(m->fork[m->n_fork++].path, sizeof m->fork->path, "%.60s%s%s", m->path,
-             m->path[0] ? "." : "", key);
+    if (!remember(m, node, NULL, key)) return LG_NODE_NONE;
     uint32_t i = 0;
     for (const lg_json *c = list->child; c; c = c->next, i++) {
         char part[48];
@@ -354,16 +399,42 @@ static uint16_t make_ref(lg_grammar_maker *m, const lg_json *ref) {
 
 /* What may stand in a schema: with and without effect. */
 static bool known_member(const lg_json *v) {
-    static const char *const known[] = {"type",       "enum",        "const",
-                                        "properties", "required",    "additionalProperties",
-                                        "items",      "minItems",    "maxItems",
-                                        "minLength",  "maxLength",   "anyOf",
-                                        "oneOf",      "allOf",       "$ref",
-                                        "title",      "description", "default",
-                                        "examples",   "$schema",     "$id",
-                                        "$comment",   "$defs",       "definitions",
-                                        "deprecated", "readOnly",    "writeOnly",
-                                        "format",     "strict",      "nullable"};
+    static const char *const known[] = {"type",
+                                        "enum",
+                                        "const",
+                                        "properties",
+                                        "required",
+                                        "additionalProperties",
+                                        "items",
+                                        "minItems",
+                                        "maxItems",
+                                        "minLength",
+                                        "maxLength",
+                                        "anyOf",
+                                        "pattern",
+                                        "minimum",
+                                        "maximum",
+                                        "multipleOf",
+                                        "exclusiveMinimum",
+                                        "exclusiveMaximum",
+                                        "oneOf",
+                                        "allOf",
+                                        "$ref",
+                                        "title",
+                                        "description",
+                                        "default",
+                                        "examples",
+                                        "$schema",
+                                        "$id",
+                                        "$comment",
+                                        "$defs",
+                                        "definitions",
+                                        "deprecated",
+                                        "readOnly",
+                                        "writeOnly",
+                                        "format",
+                                        "strict",
+                                        "nullable"};
     for (size_t i = 0; i < LG_COUNT(known); i++)
         if (v->key_len == strlen(known[i]) && memcmp(v->key, known[i], v->key_len) == 0)
             return strcmp(known[i], "nullable") != 0 || v->kind == LG_JSON_FALSE;
@@ -378,35 +449,78 @@ static uint32_t n_of(const lg_json *schema) {
     return n;
 }
 
-static uint16_t make_object_schema(lg_grammar_maker *m, const lg_json *schema) {
-    const lg_json *v, *type = lg_json_get(schema, "type");
-    for (const lg_json *k = schema->child; k; k = k->next)
-        if (!known_member(k))
-            return lg_grammar_make_fail(m, "'%.60s' is not supported", k->key);
-    if ((v = lg_json_get(schema, "const"))) return make_texts(m, v, 1);
-    if ((v = lg_json_get(schema, "enum"))) {
-        if (v->kind != LG_JSON_ARRAY || !v->child)
-            return lg_grammar_make_fail(m, "enum: expected an array that is not empty");
-        return make_texts(m, v->child, v->n_child);
-    }
-    uint32_t n = n_of(schema);
-    bool shaped = lg_json_get(schema, "properties") || lg_json_get(schema, "items");
-    if (n > 1 || (n && shaped))
-        return lg_grammar_make_fail(
-            m, "anyOf, oneOf, allOf, $ref, properties and items exclude each other");
+/* What these say is said elsewhere. */
+static uint16_t make_other(lg_grammar_maker *m, const lg_json *schema) {
+    const lg_json *v;
     if ((v = lg_json_get(schema, "$ref"))) return make_ref(m, v);
     if ((v = lg_json_get(schema, "anyOf"))) return make_choice(m, schema, v, "anyOf", false);
     if ((v = lg_json_get(schema, "oneOf"))) return make_choice(m, schema, v, "oneOf", false);
-    if ((v = lg_json_get(schema, "allOf"))) {
-        if (v->kind != LG_JSON_ARRAY || v->n_child != 1)
-            return lg_grammar_make_fail(m, "allOf: only one schema is supported");
-        return lg_grammar_make_schema(m, "allOf[0]", v->child);
+    v = lg_json_get(schema, "allOf");
+    if (v->kind != LG_JSON_ARRAY || v->n_child != 1)
+        return lg_grammar_make_fail(m, "allOf: only one schema is supported");
+    return lg_grammar_make_schema(m, "allOf[0]", v->child);
+}
+
+/* Members that bound a value of one type; NULL when there is none.  *type: that type, as a schema names it. */
+static const char *find_bound(const lg_json *schema, const lg_json **type) {
+    static const lg_json types[] = {{.kind = LG_JSON_STRING, .text = "string", .text_len = 6},
+                                    {.kind = LG_JSON_STRING, .text = "number", .text_len = 6},
+                                    {.kind = LG_JSON_STRING, .text = "array", .text_len = 5},
+                                    {.kind = LG_JSON_STRING, .text = "object", .text_len = 6}};
+    static const struct {
+        const char *name;
+        int type;
+    } bound[] = {{"pattern", 0},
+                 {"minLength", 0},
+                 {"maxLength", 0},
+                 {"minimum", 1},
+                 {"maximum", 1},
+                 {"exclusiveMinimum", 1},
+                 {"items", 2},
+                 {"minItems", 2},
+                 {"exclusiveMaximum", 1},
+                 {"maxItems", 2},
+                 {"multipleOf", 1},
+                 {"properties", 3},
+                 {"required", 3},
+                 {"additionalProperties", 3}};
+    for (size_t i = 0; i < LG_COUNT(bound); i++)
+        if (lg_json_get(schema, bound[i].name)) {
+            *type = &types[bound[i].type];
+            return bound[i].name;
+        }
+    return NULL;
+}
+
+static uint16_t make_object_schema(lg_grammar_maker *m, const lg_json *schema) {
+    const lg_json *type = lg_json_get(schema, "type"), *implied = NULL;
+    const char *bound = find_bound(schema, &implied);
+    uint16_t node;
+    for (const lg_json *k = schema->child; k; k = k->next)
+        if (!known_member(k))
+            return lg_grammar_make_fail(m, "'%.60s' is not supported", k->key);
+    const lg_json *one = lg_json_get(schema, "const"), *list = lg_json_get(schema, "enum");
+    uint32_t n = n_of(schema);
+    if ((one || list) + n > 1 || (one && list))
+        return lg_grammar_make_fail(
+            m, "const, enum, anyOf, oneOf, allOf and $ref exclude each other");
+    if ((one || list || n) && bound)
+        return lg_grammar_make_fail(
+            m, "'%s' beside const, enum, anyOf, oneOf, allOf or $ref is not supported", bound);
+    if (one) return make_texts(m, schema, one, 1);
+    if (list) {
+        if (list->kind != LG_JSON_ARRAY || !list->child)
+            return lg_grammar_make_fail(m, "enum: expected an array that is not empty");
+        return make_texts(m, schema, list->child, list->n_child);
     }
+    if (n > 0) {
+        node = make_other(m, schema);
+        bool ok = node != LG_NODE_NONE && (!type || remember(m, node, type, "type"));
+        return ok ? node : LG_NODE_NONE;
+    }
+    if (!type) type = implied;
     if (type && type->kind == LG_JSON_ARRAY) return make_choice(m, schema, type, "type", true);
-    if (type) return make_type(m, schema, type);
-    if (lg_json_get(schema, "properties")) return make_object(m, schema);
-    if (lg_json_get(schema, "items")) return make_array(m, schema);
-    return any_value(m);
+    return type ? make_type(m, schema, type) : any_value(m);
 }
 
 static uint16_t make(lg_grammar_maker *m, const lg_json *schema) {
@@ -415,11 +529,11 @@ static uint16_t make(lg_grammar_maker *m, const lg_json *schema) {
     if (schema->kind == LG_JSON_TRUE) return any_value(m);
     if (schema->kind != LG_JSON_OBJECT)
         return lg_grammar_make_fail(m, "expected a schema object");
-    if (m->depth == MAX_REF) return lg_grammar_make_fail(m, "nested too deeply");
+    if (m->depth == LG_GRAMMAR_MAX_REF) return lg_grammar_make_fail(m, "nested too deeply");
     /* A sequence of one stands for the schema until its node is known: it may contain itself. */
     uint16_t self = lg_grammar_make_node(m, LG_NODE_SEQ);
     if (self == LG_NODE_NONE || !lg_grammar_make_items(m, self, 1)) return LG_NODE_NONE;
-    if (!grow((void **)&m->made, &m->cap_made, m->n_made, sizeof *m->made))
+    if (!lg_grammar_make_grow((void **)&m->made, &m->cap_made, m->n_made, sizeof *m->made))
         return lg_grammar_make_no_memory(m);
     m->made[m->n_made++] = (lg_grammar_made){schema, self};
     m->depth++;
@@ -431,109 +545,6 @@ static uint16_t make(lg_grammar_maker *m, const lg_json *schema) {
     }
     if (node != LG_NODE_NONE) lg_grammar_make_item(m, self, 0)->node = node;
     return node == LG_NODE_NONE ? node : self;
-}
-
-/* ---- When all is made ---- */
-
-/* What a stand-in stands for; LG_NODE_NONE: for itself. */
-static uint16_t target(const lg_grammar_maker *m, uint16_t node) {
-    for (uint32_t n = 0; n <= m->n_made; n++) {
-        const lg_node *k = &m->g->node[node];
-        if (k->kind != LG_NODE_SEQ || k->n_item != 1) return node;
-        node = m->g->item[k->item].node;
-        if (node == LG_NODE_NONE) return node;
-    }
-    return LG_NODE_NONE;
-}
-
-/* Put what is meant in place of stand-ins. */
-static bool resolve(lg_grammar_maker *m) {
-    lg_grammar *g = m->g;
-    bool ok = true;
-    for (uint32_t i = 0; i < g->n_item; i++) {
-        g->item[i].text = g->item[i].len_bytes ? g->text.data + (size_t)g->item[i].text : "";
-        if (g->item[i].node != LG_NODE_NONE) {
-            uint16_t to = target(m, g->item[i].node);
-            ok &= to != LG_NODE_NONE;
-            if (to != LG_NODE_NONE) g->item[i].node = to;
-        }
-    }
-    for (uint32_t i = 0; i < g->n_node; i++)
-        if (g->node[i].child != LG_NODE_NONE) {
-            uint16_t to = target(m, g->node[i].child);
-            ok &= to != LG_NODE_NONE;
-            if (to != LG_NODE_NONE) g->node[i].child = to;
-        }
-    if (!ok) lg_grammar_make_fail(m, "$ref: a schema is nothing but itself");
-    return ok;
-}
-
-/* Bytes that a value of the node may begin with; false when choices lead back to themselves. */
-static bool first_bytes(const lg_grammar_maker *m, uint16_t node, bool *set, int depth) {
-    const lg_node *k = &m->g->node[node];
-    if (depth == MAX_REF) return false;
-    switch (k->kind) {
-    case LG_NODE_STRING: set['"'] = true; return true;
-    case LG_NODE_NUMBER:
-        set['-'] = true;
-        memset(set + '0', true, 10);
-        return true;
-    case LG_NODE_OBJECT:
-    case LG_NODE_MAP: set['{'] = true; return true;
-    case LG_NODE_ARRAY: set['['] = true; return true;
-    case LG_NODE_TEXTS:
-        for (uint32_t i = 0; i < k->n_item; i++)
-            set[(uint8_t)m->g->item[k->item + i].text[0]] = true;
-        return true;
-    case LG_NODE_CHOICE:
-        for (uint32_t i = 0; i < k->n_item; i++)
-            if (!first_bytes(m, m->g->item[k->item + i].node, set, depth + 1)) return false;
-        return true;
-    default: return true;
-    }
-}
-
-/* Choices of nothing but texts become one list of texts. */
-static bool merge_texts(lg_grammar_maker *m, uint16_t node) {
-    lg_node k = m->g->node[node];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < k.n_item; i++) {
-        const lg_node *t = &m->g->node[m->g->item[k.item + i].node];
-        if (t->kind != LG_NODE_TEXTS) return false;
-        n += t->n_item;
-    }
-    if (!lg_grammar_make_items(m, node, n)) return false;
-    n = 0;
-    for (uint32_t i = 0; i < k.n_item; i++) {
-        const lg_node *t = &m->g->node[m->g->item[k.item + i].node];
-        for (uint32_t j = 0; j < t->n_item; j++)
-            *lg_grammar_make_item(m, node, n++) = m->g->item[t->item + j];
-    }
-    m->g->node[node].kind = LG_NODE_TEXTS;
-    return true;
-}
-
-/* The first byte must tell which alternative it is. */
-static bool check_fork(lg_grammar_maker *m, const lg_grammar_fork *f) {
-    const lg_node *k = &m->g->node[f->node];
-    bool seen[256] = {false}, set[256], clash = false;
-    for (uint32_t i = 0; i < k->n_item && !clash; i++) {
-        memset(set, false, sizeof set);
-        clash = !first_bytes(m, m->g->item[k->item + i].node, set, 0);
-        for (int c = 0; c < 256; c++) {
-            clash |= seen[c] && set[c];
-            seen[c] |= set[c];
-        }
-    }
-    if (!clash || merge_texts(m, f->node)) return true;
-    if (m->no_memory) return false;
-    if (m->lax && any_value(m) != LG_NODE_NONE) {
-        m->g->node[f->node] = m->g->node[m->any];
-        return true;
-    }
-    snprintf(m->path, sizeof m->path, "%s", f->path);
-    lg_grammar_make_fail(m, "two alternatives begin alike");
-    return false;
 }
 
 static bool make_root(lg_grammar_maker *m, const lg_json *source) {
@@ -556,10 +567,7 @@ static bool make_root(lg_grammar_maker *m, const lg_json *source) {
     if (root == LG_NODE_NONE) return false;
     m->g->root = root;
     m->path[0] = 0;
-    if (m->g->text.failed || !resolve(m)) return false;
-    for (uint32_t i = 0; i < m->n_fork; i++)
-        if (!check_fork(m, &m->fork[i])) return false;
-    return true;
+    return !m->g->text.failed && lg_grammar_make_finish(m);
 }
 
 /* ---- Interface ---- */
@@ -591,6 +599,17 @@ void lg_grammar_close(lg_grammar **g) {
     if (!*g) return;
     lg_mem_free((*g)->node);
     lg_mem_free((*g)->item);
+    lg_mem_free((*g)->range);
+    for (uint32_t i = 0; i < (*g)->n_dfa; i++) lg_dfa_fini(&(*g)->dfa[i]);
+    lg_mem_free((*g)->dfa);
     lg_buf_fini(&(*g)->text);
     LG_FREE(*g);
+}
+
+size_t lg_grammar_bytes(const lg_grammar *g) {
+    size_t n = sizeof *g + g->cap_node * sizeof *g->node + g->cap_item * sizeof *g->item +
+               g->cap_range * sizeof *g->range + g->cap_dfa * sizeof *g->dfa +
+               g->text.cap_bytes;
+    for (uint32_t i = 0; i < g->n_dfa; i++) n += lg_dfa_bytes(&g->dfa[i]);
+    return n;
 }

@@ -5,6 +5,7 @@
 #include "model/grammar_node.h"
 
 #define LG_GRAMMAR_MAX_TEXT 250 /* most bytes of an item's text */
+#define LG_GRAMMAR_MAX_REF  64  /* schemas in each other */
 
 /* A schema that has its node, or will have. */
 typedef struct lg_grammar_made {
@@ -12,9 +13,10 @@ typedef struct lg_grammar_made {
     uint16_t node;
 } lg_grammar_made;
 
-/* A choice, and where it stands in the schema. */
+/* A choice, or what must be of certain types, and where it stands in the schema. */
 typedef struct lg_grammar_fork {
     uint16_t node;
+    const lg_json *type; /* NULL: a choice */
     char path[120];
 } lg_grammar_fork;
 
@@ -26,7 +28,8 @@ typedef struct lg_grammar_maker {
     lg_grammar_fork *fork;
     uint32_t n_fork, cap_fork;
     uint32_t depth;
-    uint16_t any, key; /* nodes of any value and of any name; LG_NODE_NONE until needed */
+    uint16_t any, key;       /* nodes of any value and of any name; LG_NODE_NONE until needed */
+    uint32_t n_cell, n_work; /* of patterns: see grammar_dfa.h */
     bool lax, no_memory;
     char path[200];
     lg_err *err;
@@ -49,12 +52,26 @@ bool lg_grammar_make_text(lg_grammar_maker *m, uint16_t node, uint32_t i, size_t
 uint16_t lg_grammar_make_group(lg_grammar_maker *m, lg_node_kind kind, const uint16_t *nodes,
                                uint32_t n);
 
+/* Room for one more element. */
+bool lg_grammar_make_grow(void **p, uint32_t *cap, uint32_t n, size_t size);
+
+/* The node of a number whose schema has bounds, and whether it has. */
+bool lg_grammar_make_bounded(const lg_json *schema);
+uint16_t lg_grammar_make_range(lg_grammar_maker *m, const lg_json *schema, bool integer);
+
+/* The node of a string with `pattern` and low to high characters; raw: without quotes, see grammar_dfa.h. */
+uint16_t lg_grammar_make_pattern(lg_grammar_maker *m, const lg_json *pattern, uint32_t low,
+                                 uint32_t high, bool raw);
+
 /* The node of the schema at path/part. */
 uint16_t lg_grammar_make_schema(lg_grammar_maker *m, const char *part, const lg_json *schema);
 
 /* Whether a name is there twice; whether p's name is in `required`. */
 bool lg_grammar_make_twice(const lg_json *props);
 bool lg_grammar_make_needed(const lg_json *required, const lg_json *p);
+
+/* When all is made: put what is meant in place of stand-ins, and see that choices can be made. */
+bool lg_grammar_make_finish(lg_grammar_maker *m);
 
 /* The node of calls of these tools. */
 uint16_t lg_grammar_make_tools(lg_grammar_maker *m, const lg_json *tools, bool many);

@@ -78,12 +78,25 @@ static bool allows_string(const lg_json *schema) {
            !lg_json_get(schema, "oneOf") && !lg_json_get(schema, "enum");
 }
 
+/* A string that must fit a pattern, and nothing else may stand there; LG_NODE_NONE when it is not so, or cannot be enforced.  Without
+ * line feeds, so that its end is certain. */
+static uint16_t make_raw_pattern(lg_grammar_maker *m, const lg_json *schema) {
+    const lg_json *pattern = lg_json_get(schema, "pattern");
+    if (!pattern || !lg_json_is(lg_json_get(schema, "type"), "string")) return LG_NODE_NONE;
+    bool told = m->err && m->err->msg[0];
+    uint16_t node = lg_grammar_make_pattern(m, pattern, 0, LG_REGEX_NO_MAX, true);
+    if (m->err && !told) m->err->msg[0] = 0;
+    return node;
+}
+
 /* A parameter's value with what follows it. */
 static uint16_t make_value(lg_grammar_maker *m, const char *name, const lg_json *schema) {
     uint32_t n_few = few_values(schema, NULL, 0);
     uint16_t value, end;
     if (n_few > 0 && n_few < 4096)
         value = make_few(m, schema, n_few);
+    else if ((value = make_raw_pattern(m, schema)) != LG_NODE_NONE)
+        ;
     else if (allows_string(schema))
         return lg_grammar_make_group(
             m, LG_NODE_SEQ,

@@ -3,6 +3,8 @@
 #include "model/grammar.h"
 #include "base/num.h"
 
+#include <math.h>
+#include <regex.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -63,6 +65,15 @@ static const struct {
      {"'red'", "'green'", "1", "12", "null", "{'a':[1]}"},
      {"'", "{'a'"},
      {"'r'", "2", "13", "{'a':[2", "'reds"}},
+    {"{'type':['string','integer'],'enum':['a',1,1.5,null]}", {"'a'", "1"}, {"'"}, {"1.", "n"}},
+    {"{'minLength':2}", {"'ab'"}, {"'a"}, {"'a'", "1"}},
+    {"{'minItems':1}", {"[0]"}, {"["}, {"[]", "1"}},
+    {"{'maximum':3}", {"3", "-2.5"}, {"-"}, {"4", "'"}},
+    {"{'type':['object','null'],'$ref':'#/$defs/a','$defs':{'a':{'anyOf':[{'type':'object'},{"
+     "'const':null}]}}}",
+     {"{}", "null"},
+     {"n"},
+     {"1", "["}},
     {"{'const':'x'}", {"'x'"}, {"'"}, {"'y", "x"}},
     {"{'type':'array','items':{'type':'integer'},'minItems':1,'maxItems':3}",
      {"[1]", "[1,2,3]", "[ 1 ,\n 2 ]", "[-1,0]"},
@@ -94,6 +105,66 @@ static const struct {
      {"{'kids'", "{'v':1,'kids':[1"}},
     {"{'allOf':[{'type':'boolean'}],'description':'x'}", {"true"}, {"t"}, {"1"}},
     {"{}", {"1", "'a'", "null", "[true,{}]", "{'a':-1.5}"}, {"["}, {"x", "]"}},
+    {"{'type':'integer','minimum':-12,'maximum':305}",
+     {"0", "-12", "305", "300", "99", "-9"},
+     {"-"},
+     {"306", "-13", "-0", "00", "1.", "1e", "31.", "1000"}},
+    {"{'type':'integer','minimum':95,'maximum':1003,'multipleOf':10}",
+     {"100", "990", "1000"},
+     {"9", "10", "1"},
+     {"1003", "0", "-", "1001", "99.", "1e"}},
+    {"{'type':'integer','exclusiveMinimum':3}",
+     {"4", "10", "999999999999999999"},
+     {"1", "3"},
+     {"0", "-", "3]", "1000000000000000000"}},
+    {"{'type':'integer','maximum':-7e0}",
+     {"-7", "-10", "-999"},
+     {"-", "-6"},
+     {"7", "-0", "-6]"}},
+    {"{'type':'number','minimum':0,'maximum':1}",
+     {"0", "1", "0.5", "0.000000001", "1.0", "1.000000000"},
+     {"0.", "1."},
+     {"-", "1.1", "1.01", "2", "1e", "0.0000000001", "00"}},
+    {"{'type':'number','exclusiveMinimum':-0.5,'exclusiveMaximum':1e1}",
+     {"9.999999999", "0", "-0.499999999", "-0.3"},
+     {"-0.", "-", "-0"},
+     {"10", "-0.5]", "-1", "-0.50", "-0.6"}},
+    {"{'type':'number','multipleOf':0.25,'minimum':1e-3}",
+     {"0.25", "1", "7.75", "123456789.5"},
+     {"0.7", "0.", "0"},
+     {"0.0", "0.1", "0.26", "0.251", "1234567890"}},
+    {"{'type':'number','minimum':123456789012}",
+     {"123456789012", "123456789012.5"},
+     {"1"},
+     {"-"}},
+    {"{'type':'string','pattern':'^[a-c]+-\\\\d{2,3}$'}",
+     {"'a-12'", "'abcabc-000'"},
+     {"'a-1", "'c", "'"},
+     {"'-", "'d", "'a-1'", "'a-1234", "'a1", "''", "'a\\"}},
+    {"{'type':'string','pattern':'b'}",
+     {"'b'", "'aab\\n\xc3\xa9'", "'\xf0\x9f\x98\x80 b\\\\'"},
+     {"'a", "'\xc3", "'b"},
+     {"'a'", "''", "'\n", "'\\u", "'\xc0", "'\xed\xa0", "'\xe0\x80", "'\xf4\x90"}},
+    {"{'type':'string','pattern':'^(foo|ba[rz])?$|^x*$'}",
+     {"''", "'foo'", "'bar'", "'xxxx'"},
+     {"'b", "'fo", "'x"},
+     {"'fo'", "'bax", "'xf", "'fooo", "'a"}},
+    {"{'type':'string','pattern':'^.*$','minLength':2,'maxLength':4}",
+     {"'ab'", "'a\\\"cd'", "'\xe2\x82\xac\xe2\x82\xac'"},
+     {"'abcd", "'a"},
+     {"'a'", "'abcde", "'\xe2\x82\xac'", "''", "'\\n"}},
+    {"{'type':'string','pattern':'^(ab)*$','minLength':3,'maxLength':5}",
+     {"'abab'"},
+     {"'ab", "'aba"},
+     {"'ab'", "'ababa", "'aa"}},
+    {"{'type':'string','pattern':'[^\\\\x00-\\\\x7f]\\u00e9$'}",
+     {"'\xe2\x82\xac\xc3\xa9'", "'a\xc3\xa9\xc3\xa9'"},
+     {"'\xe2\x82\xac"},
+     {"'\xc3\xa9'", "'ab'"}},
+    {"{'type':'string','pattern':'^[\\u20ac\\ud83d\\ude00\\u0041]$'}",
+     {"'\xe2\x82\xac'", "'\xf0\x9f\x98\x80'", "'A'"},
+     {"'\xe2", "'\xe2\x82", "'\xf0\x9f"},
+     {"'B", "'\xe2\x81", "'\xe2\x82\xad", "'\xf1", "'\xc3", "'AA"}},
     {"{'properties':{'k\\n\xc3\xa9':true}}", {"{}", "{'k\\n\xc3\xa9':[1]}"}, {"{'k"}, {"{'x"}},
 };
 
@@ -166,6 +237,25 @@ static void test_thinking_and_space(void **state) {
     "a']}}},"                                                                                  \
     "{'name':'ping'}],'many':"
 
+static void test_calls_with_patterns(void **state) {
+    (void)state;
+    lg_grammar *g = open_grammar(
+        "{'tools':[{'name':'f','parameters':{'properties':{'day':{'type':'string','pattern':"
+        "'^[0-9]{4}-[0-9]{2}$'},'n':{'type':'integer','minimum':1,'maximum':20},'t':{'type':"
+        "'string','pattern':'<b>'}},'required':['day','n']}}]}");
+#define F(day, n)                                                                              \
+    "<tool_call>\n<function=f>\n<parameter=day>\n" day "\n</parameter>\n<parameter=n>\n" n
+#define END "\n</parameter>\n</function>\n</tool_call>"
+    assert_int_equal(take(g, false, F("2026-11", "20") END), 2);
+    assert_int_equal(take(g, false, F("2026-1", "20")), 0);
+    assert_int_equal(take(g, false, F("2026-11", "21")), 0);
+    assert_int_equal(take(g, false, F("2026-11", "0")), 0);
+    /* a pattern that cannot be enforced without its sign is any text */
+    assert_int_equal(take(g, false, F("2026-11", "2") "\n</parameter>\n<parameter=t>\nx" END),
+                     2);
+    lg_grammar_close(&g);
+}
+
 #define CALL(name, args) "<tool_call>\n<function=" name ">\n" args "</function>\n</tool_call>"
 #define ARG(key, value)  "<parameter=" key ">\n" value "\n</parameter>\n"
 
@@ -215,8 +305,31 @@ static const struct {
 } refused[] = {
     {"5", "schema"},
     {"{'type':'date'}", "schema"},
-    {"{'type':'string','pattern':'a+'}", "'pattern'"},
-    {"{'properties':{'a':{'type':'integer','minimum':1}}}", "properties.a"},
+    {"{'properties':{'a':{'type':'string','pattern':'a(?=b)'}}}", "properties.a: pattern"},
+    {"{'type':'string','pattern':'(a'}", "not closed"},
+    {"{'type':'string','pattern':'a)'}", "closes nothing"},
+    {"{'type':'string','pattern':'*a'}", "nothing stands before"},
+    {"{'type':'string','pattern':'a**'}", "repeated"},
+    {"{'type':'string','pattern':'[b-a]'}", "goes down"},
+    {"{'type':'string','pattern':'[a'}", "not closed"},
+    {"{'type':'string','pattern':'(a)\\\\1'}", "references"},
+    {"{'type':'string','pattern':'\\\\p{L}'}", "\\p"},
+    {"{'type':'string','pattern':'a{3,2}'}", "wrong way round"},
+    {"{'type':'string','pattern':'a{1001}'}", "more than 1000"},
+    {"{'type':'string','pattern':'^((a{99}){99}){99}$'}", "too long"},
+    {"{'type':'string','pattern':'^(((((){999}){999}){999}){999}){999}$'}", "too long"},
+    {"{'type':'string','pattern':'(a|b)*a(a|b){40}$'}", "pattern"},
+    {"{'type':'string','pattern':'a^'}", "nothing fits"},
+    {"{'type':'string','pattern':'^a{5}$','maxLength':4}", "nothing fits"},
+    {"{'type':'string','pattern':5}", "expected a string"},
+    {"{'properties':{'a':{'type':'integer','minimum':'1'}}}", "properties.a: minimum"},
+    {"{'type':'integer','minimum':1.2,'maximum':1.9}", "no number"},
+    {"{'type':'integer','minimum':1e30}", "no number"},
+    {"{'type':'integer','minimum':11,'maximum':19,'multipleOf':10}", "no number"},
+    {"{'type':'integer','multipleOf':0}", "multipleOf"},
+    {"{'type':'integer','multipleOf':0.5}", "multipleOf"},
+    {"{'type':'number','multipleOf':1e-10}", "multipleOf"},
+    {"{'type':'integer','exclusiveMinimum':true}", "exclusiveMinimum"},
     {"{'properties':{'a':{'items':{'not':{}}}}}", "properties.a.items"},
     {"{'anyOf':[{'type':'object','properties':{'a':true}},{'type':'object'}]}", "anyOf: two"},
     {"{'anyOf':[{'type':'string'},{'const':'x'}]}", "anyOf: two"},
@@ -226,7 +339,13 @@ static const struct {
     {"{'anyOf':[{'$ref':'#'},{'type':'null'}]}", "anyOf: two"},
     {"{'$ref':'#/$defs/x'}", "leads nowhere"},
     {"{'$ref':'http://x'}", "$ref"},
-    {"{'$ref':'#/$defs/a','type':'object','properties':{},'$defs':{'a':{}}}", "exclude"},
+    {"{'$ref':'#/$defs/a','properties':{},'$defs':{'a':{}}}", "'properties' beside"},
+    {"{'$ref':'#/$defs/a','anyOf':[{}],'$defs':{'a':{}}}", "exclude"},
+    {"{'const':'x','minLength':2}", "'minLength' beside"},
+    {"{'properties':{'a':{'type':'string','const':5}}}", "properties.a: no value"},
+    {"{'type':'string','anyOf':[{'type':'integer'},{'type':'null'}]}", "type: it excludes"},
+    {"{'type':'integer','$ref':'#/$defs/a','$defs':{'a':{'type':'number'}}}",
+     "type: it excludes"},
     {"{'type':'object','properties':{'a':{}},'required':['b']}", "required: b"},
     {"{'type':'array','prefixItems':[]}", "'prefixItems'"},
     {"{'type':'string','minLength':5,'maxLength':2}", "minLength"},
@@ -254,6 +373,121 @@ static void test_refused_by_path(void **state) {
     assert_int_equal(lg_grammar_open("{}", 2, &(lg_grammar *){NULL}, NULL), LG_E_ARG);
     lg_buf_fini(&b);
     lg_buf_fini(&q);
+}
+
+/* ---- Bounds and patterns against others ---- */
+
+/* Every text of an alphabet up to some length: what `keep` says of it must be what the grammar says, and what the grammar takes as a
+ * beginning must have a way on among them. */
+static bool every(const lg_grammar *g, const char *letters, size_t longest, char *text,
+                  size_t n, const char *quote, bool (*keep)(const void *ctx, const char *text),
+                  const void *ctx) {
+    char whole[40];
+    snprintf(whole, sizeof whole, "%s%s%s", quote, text, quote);
+    bool fits = keep(ctx, text), any = fits;
+    if ((take(g, false, whole) == 2) != fits)
+        fail_msg("%s: %s", whole, fits ? "refused" : "taken");
+    for (const char *c = letters; *c && n < longest; c++) {
+        text[n] = *c;
+        text[n + 1] = 0;
+        bool on = every(g, letters, longest, text, n + 1, quote, keep, ctx);
+        snprintf(whole, sizeof whole, "%s%s", quote, text);
+        if (on && take(g, false, whole) == 0) fail_msg("%s is refused too early", whole);
+        any |= on;
+    }
+    text[n] = 0;
+    return any;
+}
+
+static bool matches(const void *ctx, const char *text) {
+    return regexec(ctx, text, 0, NULL, 0) == 0;
+}
+
+/* Append a random expression that POSIX and ECMA read alike. */
+static void put_regex(lg_buf *b, uint64_t key, uint64_t *n, int depth) {
+    static const char *const atom[] = {"a", "b", "c", "[ab]", "[^a]", ".", "a", "[a-b]"};
+    static const char *const times[] = {"", "", "", "*", "+", "?", "{2}", "{1,2}", "{0,1}"};
+    uint64_t parts = 1 + lg_num_rng(key, 1, (*n)++, 0) % 3;
+    for (uint64_t i = 0; i < parts; i++) {
+        uint64_t r = lg_num_rng(key, 1, (*n)++, 0);
+        if (i > 0 && r % 4 == 0) lg_buf_putc(b, '|');
+        if (depth > 0 && r / 8 % 3 == 0) {
+            lg_buf_putc(b, '(');
+            put_regex(b, key, n, depth - 1);
+            lg_buf_putc(b, ')');
+        } else {
+            lg_buf_puts(b, atom[r / 32 % LG_COUNT(atom)]);
+        }
+        lg_buf_puts(b, times[r / 512 % LG_COUNT(times)]);
+    }
+}
+
+static void test_patterns_against_posix(void **state) {
+    (void)state;
+    lg_buf b = {0}, s = {0};
+    for (uint64_t key = 0; key < 400; key++) {
+        uint64_t n = 0;
+        regex_t re;
+        char text[8] = "";
+        lg_buf_clear(&b);
+        lg_buf_clear(&s);
+        if (key % 3) lg_buf_puts(&b, "^(");
+        put_regex(&b, key, &n, 2);
+        if (key % 3) lg_buf_puts(&b, ")$");
+        assert_int_equal(regcomp(&re, b.data, REG_EXTENDED | REG_NOSUB), 0);
+        lg_buf_printf(&s, "{'schema':{'type':'string','pattern':'%s'}}", b.data);
+        lg_grammar *g = open_grammar(s.data);
+        every(g, "abcd", 5, text, 0, "\"", matches, &re);
+        lg_grammar_close(&g);
+        regfree(&re);
+    }
+    lg_buf_fini(&b);
+    lg_buf_fini(&s);
+}
+
+typedef struct bounds {
+    double low, high, step;
+    bool integer;
+} bounds;
+
+/* A JSON number without exponent that the bounds allow, told by doubles: all values here are multiples of 1/8 with few digits. */
+static bool in_bounds(const void *ctx, const char *text) {
+    const bounds *b = ctx;
+    const char *p = text + (*text == '-');
+    size_t n = strspn(p, "0123456789"), f = 0;
+    if (n == 0 || (n > 1 && *p == '0')) return false;
+    if (p[n] == '.') {
+        f = strspn(p + n + 1, "0123456789");
+        if (f == 0 || b->integer) return false;
+        f++;
+    }
+    if (p[n + f]) return false;
+    double v = strtod(text, NULL), q = v / b->step;
+    if (*text == '-' && v == 0) return false; /* -0 is left out */
+    return v >= b->low && v <= b->high && q == floor(q);
+}
+
+static void test_bounds_against_doubles(void **state) {
+    (void)state;
+    lg_buf s = {0};
+    for (uint64_t key = 0; key < 300; key++) {
+        char text[8] = "";
+        uint64_t r = lg_num_rng(key, 2, 0, 0);
+        bounds b = {.integer = key % 2, .step = (double)(1 + r % 5) / (key % 2 ? 1 : 8)};
+        b.low = ((double)(r / 8 % 256) - 128) / (b.integer ? 1 : 8);
+        b.high = b.low + (double)(r / 2048 % 256) / (b.integer ? 1 : 8);
+        lg_buf_clear(&s);
+        lg_buf_printf(&s,
+                      "{'schema':{'type':'%s','minimum':%.10g,'maximum':%.10g,'multipleOf':"
+                      "%.10g}}",
+                      b.integer ? "integer" : "number", b.low, b.high, b.step);
+        double first = ceil(b.low / b.step) * b.step;
+        if (first > b.high) continue; /* empty: refused */
+        lg_grammar *g = open_grammar(s.data);
+        every(g, b.integer ? "-.0123456789" : "-.012357", 4, text, 0, "", in_bounds, &b);
+        lg_grammar_close(&g);
+    }
+    lg_buf_fini(&s);
 }
 
 /* ---- Masks ---- */
@@ -300,6 +534,13 @@ static const char random_source[] =
     "false,'$defs':{'s':{'type':'object','properties':{'ok':{'type':'boolean'},'n':{'type':"
     "'integer'}},'required':['ok']}}}}";
 
+/* Patterns of all kinds: any text, some at most so many characters, none in words; and numbers with bounds. */
+static const char bounded_source[] =
+    "{'schema':{'type':'array','minItems':1,'items':{'anyOf':[{'type':'object','properties':{"
+    "'p':{'type':'string','pattern':'.*'},'q':{'type':'string','pattern':'^.{0,9}$'},'r':{"
+    "'type':'string','pattern':'^[A-Z][a-z]+( [a-z]+)?[^\\\\x00-\\\\x7f]?$','maxLength':20}},"
+    "'required':['p']},{'type':'number','minimum':-3.5,'maximum':1250,'multipleOf':0.5}]}}}";
+
 /* Random answers: any allowed id, until the text may end.  Returns the text. */
 static void play(const lg_grammar *g, bool think, uint64_t key, bool check, lg_buf *text) {
     uint32_t n_id = lg_tokenizer_n_id(tok), n;
@@ -336,8 +577,11 @@ static void play(const lg_grammar *g, bool think, uint64_t key, bool check, lg_b
 static void test_masks_are_what_steps_say(void **state) {
     (void)state;
     lg_grammar *g = open_grammar(random_source), *calls = open_grammar(TOOLS "false}");
+    lg_grammar *bounded = open_grammar(bounded_source);
     lg_buf text = {0};
     for (uint64_t key = 0; key < 6; key++) play(g, false, key, true, &text);
+    for (uint64_t key = 0; key < 6; key++) play(bounded, false, key, true, &text);
+    lg_grammar_close(&bounded);
     for (uint64_t key = 0; key < 2; key++) play(calls, false, key, true, &text);
     lg_grammar_state s;
     uint32_t n_id = lg_tokenizer_n_id(tok);
@@ -396,7 +640,7 @@ static void test_random_answers_are_valid(void **state) {
 
 static void test_every_allocation_may_fail(void **state) {
     (void)state;
-    static const char *const source[] = {random_source, TOOLS "true}"};
+    static const char *const source[] = {random_source, TOOLS "true}", bounded_source};
     lg_buf b = {0};
     for (size_t i = 0; i < LG_COUNT(source); i++) {
         quote(&b, source[i]);
@@ -421,7 +665,10 @@ int main(void) {
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_thinking_and_space),
         cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_calls_with_patterns),
         cmocka_unit_test(test_refused_by_path),
+        cmocka_unit_test(test_patterns_against_posix),
+        cmocka_unit_test(test_bounds_against_doubles),
         cmocka_unit_test(test_masks_are_what_steps_say),
         cmocka_unit_test(test_random_answers_are_valid),
         cmocka_unit_test(test_every_allocation_may_fail),
