@@ -21,6 +21,11 @@
 #define MOST_REQUEST   (UINT64_C(64) << 20)
 #define SNAP_PAGES     8 /* pages for kept texts, beside those of running sequences, a snapshot */
 #define MIN_SHARE_SNAP 256 /* most snapshots that are taken unasked, for few sequences */
+#define GUIDE_ID_BYTES                                                                         \
+    64 /* for guides, of each id: its place in their list, its bits in some dozens of them */
+#define GUIDE_BYTES     (UINT64_C(256) << 10) /* and for their grammars, at least */
+#define GUIDE_SHARE     64 /* and of what the first context leaves, one part */
+#define MAX_GUIDE_SHARE (UINT64_C(256) << 20)
 
 /* ---- what the machine has ---- */
 
@@ -137,6 +142,15 @@ static void fit_requests(fit *f, uint64_t *room, lg_budget *b) {
     *room -= more;
 }
 
+/* More for guides, from what the first context leaves. */
+static void fit_guides(fit *f, uint64_t first, uint64_t *room, lg_budget *b) {
+    uint64_t more = *room > first ? (*room - first) / GUIDE_SHARE : 0;
+    if (more > MAX_GUIDE_SHARE) more = MAX_GUIDE_SHARE;
+    b->guide_bytes += more;
+    f->own_bytes += more;
+    *room -= more;
+}
+
 /* Cost of n_seq slots with contexts of n_ctx. */
 static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
     uint32_t per_seq = pages_of(n_ctx);
@@ -156,6 +170,8 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
                    (uint64_t)n_seq * (per_seq * sizeof(uint32_t) + 1024);
     b->request_bytes = request_bytes(n_ctx, n_seq);
     f->own_bytes += b->request_bytes;
+    b->guide_bytes = GUIDE_BYTES + (uint64_t)f->n_sample_vocab * GUIDE_ID_BYTES;
+    f->own_bytes += b->guide_bytes;
     if (f->disk) f->own_bytes += lg_disk_memory(f->disk_limit, n_ctx, &f->cost);
     f->fixed_bytes = f->weight_bytes + f->cost.scratch_bytes + n_seq * f->cost.slot_bytes +
                      f->own_bytes + f->cache_bytes;
@@ -296,9 +312,11 @@ lg_status lg_budget_fit_ranks(const lg_config *cfg, const lg_options *opt,
         if (f.needed_bytes <= bytes) break;
         if (!give_way(opt, &n_ctx, &n_seq)) return no_room(&f, b, bytes, err);
     }
-    uint64_t room = bytes - f.fixed_bytes, first = pages_of(n_ctx) * f.cost.page_bytes;
+    uint64_t room = bytes - f.fixed_bytes,
+             first = pages_of(n_ctx) * (f.cost.page_bytes + PAGE_TABLE_BYTES);
     if (roomy) room /= 2;
     if (room > 2 * first) fit_requests(&f, &room, b);
+    fit_guides(&f, first, &room, b);
     LG_TRY(fit_cache(&f, opt, &room, b, err));
     uint64_t page_bytes = f.cost.page_bytes + (b->opt.n_snap ? PAGE_TABLE_BYTES : 0);
     uint64_t n_page = page_bytes ? room / page_bytes : UINT64_MAX;

@@ -388,8 +388,11 @@ lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **out, lg_err *
                                 .n_eos = parts->w->cfg.n_eos,
                                 .kit = &eng->kit,
                                 .n_byte_free = parts->budget.request_bytes};
-    eng->kit =
-        (lg_guide_kit){parts->tok, opt->n_sample_vocab, eng->limit.eos, eng->limit.n_eos, NULL};
+    eng->kit = (lg_guide_kit){.tok = parts->tok,
+                              .n_id = opt->n_sample_vocab,
+                              .eos = eng->limit.eos,
+                              .n_eos = eng->limit.n_eos,
+                              .limit_bytes = parts->budget.guide_bytes};
     *out = eng;
     return LG_OK;
 fail:

@@ -357,12 +357,14 @@ typedef struct lg_budget {
     uint64_t state_bytes,
         scratch_bytes;      /* state: slots, snapshots, pages, our tables, requests */
     uint64_t request_bytes; /* of which for requests, until their last events are gone */
+    uint64_t guide_bytes;   /* of which for all guides */
     uint64_t page_bytes, snap_bytes; /* of one */
 } lg_budget;
 
 /* Choose sizes so that weights, pools and scratch stay within `bytes`.  opt: what the caller asks for; values left at 0 give
  * way, in the order: sequences to 8, context to 4096, sequences to 1, context to 256.  `roomy`: the budget was not asked for,
- * so pools take at most half of what is left by the weights, but at least one whole context.  Snapshots get
+ * so pools take at most half of what is left by the weights, but at least one whole context.  Guides get
+ * 64 bytes for each id, 256 KiB, and a 64th of what the first context leaves, at most 256 MiB.  Snapshots get
  * opt->cache_bytes, or a quarter of what the first context leaves; none when that is not worth it.
  * LG_E_ARG for a contradiction, LG_E_NOMEM with needed, budget and what would fit. */
 lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,

@@ -18,6 +18,7 @@ typedef struct kept {
 
 struct lg_guide {
     lg_guide_kit *kit;
+    uint64_t bytes; /* of the kit's */
     lg_grammar *grammar;
     lg_grammar_state state;
     bool over; /* an end was taken, or an id that does not fit */
@@ -29,6 +30,7 @@ struct lg_guide {
 
 void lg_guide_kit_fini(lg_guide_kit *kit) {
     lg_grammar_vocab_close(&kit->vocab);
+    kit->used_bytes = 0;
 }
 
 static bool is_eos(const lg_guide_kit *kit, uint32_t id) {
@@ -78,17 +80,41 @@ static bool follow(lg_guide *g, uint32_t id) {
     return true;
 }
 
+/* Take memory from the kit's, or say that it does not suffice. */
+static lg_status take_bytes(lg_guide_kit *kit, uint64_t bytes, lg_err *err) {
+    if (kit->limit_bytes && kit->used_bytes + bytes > kit->limit_bytes)
+        return LG_FAIL(
+            err, LG_E_NOMEM,
+            "grammar: the forms of all answers under way would take %llu KiB; of the "
+            "memory budget %llu KiB are for them",
+            (unsigned long long)((kit->used_bytes + bytes) >> 10),
+            (unsigned long long)(kit->limit_bytes >> 10));
+    kit->used_bytes += bytes;
+    return LG_OK;
+}
+
+static lg_status open_vocab(lg_guide_kit *kit, lg_err *err) {
+    if (kit->vocab) return LG_OK;
+    LG_TRY(take_bytes(kit, lg_grammar_vocab_bytes(kit->tok, kit->n_id), err));
+    if (lg_grammar_vocab_open(kit->tok, kit->n_id, &kit->vocab) == LG_OK) return LG_OK;
+    kit->used_bytes = 0;
+    return LG_FAIL(err, LG_E_NOMEM, "grammar: no memory for the list of ids");
+}
+
 lg_status lg_guide_open(lg_guide_kit *kit, const char *source, bool think, const uint32_t *ids,
                         uint32_t n_id, lg_guide **guide, lg_err *err) {
     size_t n_word = (kit->n_id + 31) / 32;
     *guide = NULL;
-    if (!kit->vocab && lg_grammar_vocab_open(kit->tok, kit->n_id, &kit->vocab) != LG_OK)
-        return LG_FAIL(err, LG_E_NOMEM, "grammar: no memory for the list of ids");
-    lg_guide *g = lg_mem_alloc(sizeof *g + KEPT * n_word * sizeof g->mask[0]);
+    LG_TRY(open_vocab(kit, err));
+    size_t bytes = sizeof(lg_guide) + KEPT * n_word * sizeof(uint32_t);
+    lg_guide *g = lg_mem_alloc(bytes);
     if (!g) return LG_FAIL(err, LG_E_NOMEM, "grammar: no memory for its masks");
     g->kit = kit;
     for (int i = 0; i < KEPT; i++) g->kept[i].mask = g->mask + (size_t)i * n_word;
     lg_status st = lg_grammar_open(source, strlen(source), &g->grammar, err);
+    if (st == LG_OK) bytes += lg_grammar_bytes(g->grammar);
+    if (st == LG_OK) st = take_bytes(kit, bytes, err);
+    if (st == LG_OK) g->bytes = bytes;
     if (st == LG_OK) lg_grammar_begin(g->grammar, think, &g->state);
     for (uint32_t i = 0; i < n_id && st == LG_OK && !g->over; i++) {
         g->over = is_eos(kit, ids[i]);
@@ -103,6 +129,7 @@ lg_status lg_guide_open(lg_guide_kit *kit, const char *source, bool think, const
 
 void lg_guide_close(lg_guide **guide) {
     if (!*guide) return;
+    (*guide)->kit->used_bytes -= (*guide)->bytes;
     lg_grammar_close(&(*guide)->grammar);
     LG_FREE(*guide);
 }

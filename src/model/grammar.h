@@ -74,6 +74,9 @@ typedef struct lg_grammar_vocab lg_grammar_vocab;
 lg_status lg_grammar_vocab_open(const lg_tokenizer *tok, uint32_t n_id, lg_grammar_vocab **v);
 void lg_grammar_vocab_close(lg_grammar_vocab **v);
 
+/* At most what it takes. */
+size_t lg_grammar_vocab_bytes(const lg_tokenizer *tok, uint32_t n_id);
+
 /* Set bit id of mask[(n_id + 31) / 32] for each id whose bytes may come next, clear the others; returns how many are set. */
 uint32_t lg_grammar_mask(lg_grammar_vocab *v, const lg_grammar *g, const lg_grammar_state *s,
                          uint32_t *mask);

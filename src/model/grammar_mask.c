@@ -3,7 +3,7 @@
  * In:  a state.   Out: a bit for each id.
  * The pieces are walked in the order of their bytes: what two in a row begin with alike is walked once, and after a byte that
  * cannot stand, all that begin so are passed over.  Within a string most pieces are plain text and need no walk.
- * Thread: one at a time.  Memory: 32 bytes for each id, and a state for each byte of the longest piece.  Test:
+ * Thread: one at a time.  Memory: 32 bytes for each id, and a state (1 KiB) for each byte of the longest piece.  Test:
  * tests/unit/test_grammar.c */
 #include "model/grammar.h"
 
@@ -82,6 +82,16 @@ lg_status lg_grammar_vocab_open(const lg_tokenizer *tok, uint32_t n_id, lg_gramm
     if (w->piece && w->state) return LG_OK;
     lg_grammar_vocab_close(v);
     return LG_E_NOMEM;
+}
+
+size_t lg_grammar_vocab_bytes(const lg_tokenizer *tok, uint32_t n_id) {
+    size_t longest = 0;
+    for (uint32_t id = 0; id < n_id; id++) {
+        piece p;
+        if (read_piece(tok, id, &p) && p.len_bytes > longest) longest = p.len_bytes;
+    }
+    return sizeof(lg_grammar_vocab) + ((size_t)n_id + 1) * sizeof(piece) +
+           (longest + 1) * sizeof(lg_grammar_state);
 }
 
 void lg_grammar_vocab_close(lg_grammar_vocab **v) {

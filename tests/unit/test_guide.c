@@ -169,6 +169,34 @@ static void test_refused(void **state) {
     assert_int_equal(lg_submit(t->r.eng, &r, &id, &err), LG_E_ARG);
 }
 
+/* Guides stay within what the kit may take, and give it back. */
+static void test_memory_is_limited(void **state) {
+    told *t = *state;
+    lg_err err = {0};
+    lg_guide *g[64];
+    uint32_t n = 0, n_again = 0;
+    lg_guide_kit kit = {
+        .tok = t->r.tok, .n_id = lg_tokenizer_n_id(t->r.tok), .limit_bytes = 1000};
+    assert_int_equal(lg_guide_open(&kit, schema, false, NULL, 0, &g[0], &err), LG_E_NOMEM);
+    assert_non_null(strstr(err.msg, "memory budget 0 KiB"));
+    assert_int_equal(kit.used_bytes, 0);
+    uint64_t alive = lg_mem_bytes();
+    kit.limit_bytes = lg_grammar_vocab_bytes(kit.tok, kit.n_id) + (200 << 10);
+    while (n < 64 && lg_guide_open(&kit, schema, false, NULL, 0, &g[n], &err) == LG_OK) n++;
+    assert_in_range(n, 3, 63);
+    assert_true(kit.used_bytes <= kit.limit_bytes);
+    assert_true(lg_mem_bytes() - alive <= kit.used_bytes);
+    assert_true(lg_mem_bytes() - alive > kit.used_bytes - kit.used_bytes / 8);
+    for (uint32_t i = 0; i < n; i++) lg_guide_close(&g[i]);
+    while (n_again < 64 &&
+           lg_guide_open(&kit, schema, false, NULL, 0, &g[n_again], &err) == LG_OK)
+        n_again++;
+    assert_int_equal(n_again, n);
+    for (uint32_t i = 0; i < n; i++) lg_guide_close(&g[i]);
+    lg_guide_kit_fini(&kit);
+    assert_int_equal(lg_mem_bytes(), alive);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_valid_at_temperature_100, setup, teardown),
@@ -176,6 +204,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_reasoning_comes_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_second_life_is_the_same, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_memory_is_limited, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
