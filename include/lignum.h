@@ -265,13 +265,13 @@ typedef struct lg_event {
     /* both: text that is now certain.  A character or a possible stop string split over tokens waits for its end. */
     const char *text; /* not NUL-terminated; special tokens are left out */
     size_t len_bytes;
+    uint32_t n_cached; /* prompt tokens whose state was kept from an earlier request */
     /* LG_EVENT_DONE */
     lg_finish finish;
     lg_status status;    /* LG_OK unless finish is ERROR or CANCELLED */
     uint32_t stop_index; /* LG_FINISH_STOP: which stop string */
     uint32_t n_prompt;   /* prompt tokens, without those produced earlier */
     uint32_t n_produced; /* ids produced, earlier ones included */
-    uint32_t n_cached;   /* prompt tokens whose state was kept from an earlier request */
     uint64_t queue_us, prefill_us,
         decode_us; /* waiting; prompt until its first token; the rest */
 } lg_event;

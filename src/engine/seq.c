@@ -243,6 +243,12 @@ lg_finish lg_seq_finish(const lg_seq *seq, const lg_seq_limit *lim) {
     return s->n_id >= lim->n_ctx ? LG_FINISH_LENGTH : LG_FINISH_NONE;
 }
 
+/* Ids produced earlier may have been kept too; they are not of the prompt. */
+static uint32_t n_cached(const lg_seq *seq) {
+    uint32_t n_prompt = seq->sampler.n_prompt;
+    return seq->n_cached < n_prompt ? seq->n_cached : n_prompt;
+}
+
 bool lg_seq_take(lg_seq *seq, const lg_seq_limit *lim, const lg_sampled *got) {
     seq->sampler.n_id++;
     text_put(seq, lim, got->id);
@@ -253,6 +259,7 @@ bool lg_seq_take(lg_seq *seq, const lg_seq_limit *lim, const lg_sampled *got) {
     seq->token.top = seq->top;
     seq->token.text = lg_buf_str(&seq->text);
     seq->token.len_bytes = seq->n_emit;
+    seq->token.n_cached = n_cached(seq);
     seq->has_token = true;
     if (!seq->guide) return true;
     lg_guide_take(seq->guide, got->id);
@@ -271,7 +278,7 @@ void lg_seq_end(lg_seq *seq, lg_finish finish, lg_status status, uint64_t now_us
     e->stop_index = seq->met_stop ? seq->stop_index : 0;
     e->n_prompt = seq->sampler.n_prompt;
     e->n_produced = seq->sampler.n_id - seq->sampler.n_prompt;
-    e->n_cached = seq->n_cached < e->n_prompt ? seq->n_cached : e->n_prompt;
+    e->n_cached = n_cached(seq);
     uint64_t admit_us = seq->admit_us ? seq->admit_us : now_us;
     uint64_t first_us = seq->first_us ? seq->first_us : now_us;
     e->queue_us = admit_us - seq->submit_us;

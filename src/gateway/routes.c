@@ -24,6 +24,8 @@ typedef struct choice {
     lg_ids made;       /* of a chat: all ids of the answer, and their text */
     lg_buf text;
     uint32_t n_before; /* ids before the flight at hand */
+    bool counted;      /* n_cached is known: of the first flight, as later ones reuse what it computed */
+    uint32_t n_cached;
 } choice;
 
 struct lg_job {
@@ -333,7 +335,9 @@ static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost) {
     lg_buf *sse = empty_sse(j->g);
     if (event) copy = *event;
     if (copy.kind == LG_EVENT_DONE) copy.n_produced += ch->n_before;
-    if (ch->n_before) copy.n_cached = 0; /* a second flight reuses what the first computed */
+    if (event && !ch->counted) ch->n_cached = copy.n_cached;
+    ch->counted = true;
+    copy.n_cached = ch->n_cached;
     if (lost || e->kind == LG_EVENT_DONE) ch->flight = NULL;
     if (lost) {
         err = error_of_lost(lost);

@@ -140,7 +140,8 @@ void lg_link_put_event(lg_buf *out, uint64_t id, const lg_event *e) {
     if (e->kind == LG_EVENT_TOKEN) {
         put_u32(out, e->token);
         put_f32(out, e->logprob);
-        put_u64(out, e->n_top);
+        put_u32(out, e->n_top);
+        put_u32(out, e->n_cached);
         if (e->n_top) lg_buf_put(out, e->top, e->n_top * sizeof e->top[0]);
     } else {
         put_u32(out, (uint32_t)e->finish);
@@ -349,7 +350,8 @@ static void get_event(cursor *c, lg_event *e, bool token) {
     if (token) {
         e->token = get_u32(c);
         e->logprob = get_f32(c);
-        e->n_top = get_u32_of_64(c);
+        e->n_top = get_u32(c);
+        e->n_cached = get_u32(c);
         if (e->n_top > LG_MAX_TOP) c->bad = true;
         e->top = get_array(c, e->n_top, sizeof e->top[0]);
     } else {

@@ -125,11 +125,18 @@ class Budgets(unittest.TestCase):
     """Each flight plays the script from its start, so the answer after the closed reasoning is the whole text."""
 
     def setUp(self):
-        path, self.text = server.script(tokens=30, step_us=1000)
+        path, self.text = server.script(tokens=30, step_us=1000, extra="cached 3")
         self.s = server.scripted(path=path)
 
     def tearDown(self):
         self.s.stop(signal.SIGKILL)
+
+    def test_kept_tokens_are_those_of_the_first_flight(self):
+        """The second flight, after the reasoning, finds what the first has computed; that is not reuse of an earlier request."""
+        whole = self.s.chat({"model": server.NAME, "messages": HI, "thinking_budget": 5})
+        self.assertEqual(whole["usage"]["prompt_tokens_details"]["cached_tokens"], 3)
+        whole = self.s.chat({"model": server.NAME, "messages": HI, "thinking_budget": 50})
+        self.assertEqual(whole["usage"]["prompt_tokens_details"]["cached_tokens"], 9)
 
     def test_reasoning_is_closed_and_the_answer_follows(self):
         thought = self.text[:self.text.index("w5")]

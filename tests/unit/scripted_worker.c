@@ -7,6 +7,7 @@
  *     version N        spoken in HELLO                  garbage N  N bytes that are no frame come after READY
  *     fail N           answers end with an error after N tokens
  *     stamp 1          the text of a token is "T|" with the time at which it was made, in microseconds (CLOCK_MONOTONIC)
+ *     cached N         so many tokens of the first prompt count as kept from earlier, twice as many of the second, and so on
  *     spread 1         the tokens of a round come one by one, with equal pauses that together are step_us
  *     token ID TEXT    the answer to every request, in order; "\n" in TEXT is a line end
  *     when "TEXT"      the next answer is for prompts that hold TEXT; several must all be there
@@ -44,13 +45,13 @@ typedef struct answer {
 
 typedef struct request {
     uint64_t id;
-    uint32_t n_prompt, n_produced, max;
+    uint32_t n_prompt, n_produced, max, n_cached;
     const answer *answer;
 } request;
 
 typedef struct worker {
     int fd;
-    uint32_t n_ctx, n_slot, step_us, crash_id, version, n_garbage, fail, stamp, spread;
+    uint32_t n_ctx, n_slot, step_us, crash_id, version, n_garbage, fail, stamp, spread, cached;
     answer plain;              /* the `token` lines */
     answer answer[MAX_ANSWER]; /* the `say` lines; [n_answer] is being made */
     uint32_t n_answer;
@@ -153,6 +154,7 @@ static bool load(worker *w, const char *path, const char *model) {
         if (strcmp(word, "fail") == 0) w->fail = v;
         if (strcmp(word, "stamp") == 0) w->stamp = v;
         if (strcmp(word, "spread") == 0) w->spread = v;
+        if (strcmp(word, "cached") == 0) w->cached = v;
         if (strcmp(word, "token") != 0) continue;
         char *text = line + at + (line[at] == ' ');
         unescape(text);
@@ -183,6 +185,7 @@ static void finish(worker *w, uint32_t i, lg_finish why) {
                                                        : LG_OK,
                   .n_prompt = r->n_prompt,
                   .n_produced = r->n_produced,
+                  .n_cached = r->n_cached,
                   .text = ""};
     lg_link_put_event(&w->out, r->id, &e);
     memmove(&w->live[i], &w->live[i + 1], (--w->n_live - i) * sizeof w->live[0]);
@@ -236,7 +239,7 @@ static void take(worker *w, const lg_link_msg *m) {
                                      .n_produced = q->n_produced,
                                      .max = q->max_tokens,
                                      .answer = a};
-    w->stats.n_submitted++;
+    w->live[w->n_live - 1].n_cached = w->cached * (uint32_t)++w->stats.n_submitted;
 }
 
 /* One token for each request that plays. */
@@ -255,7 +258,7 @@ static void step(worker *w) {
         request *r = &w->live[i];
         const answer *a = r->answer;
         uint32_t at = r->n_produced;
-        lg_event e = {.kind = LG_EVENT_TOKEN};
+        lg_event e = {.kind = LG_EVENT_TOKEN, .n_cached = r->n_cached};
         bool failed = w->fail && at >= w->fail;
         if (at < a->n_token && !failed) {
             e.token = a->token[at].id;

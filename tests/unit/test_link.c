@@ -67,6 +67,7 @@ static lg_event token_event(void) {
                       .logprob = -0.5f,
                       .n_top = 2,
                       .top = top,
+                      .n_cached = 17,
                       .text = "a\0b",
                       .len_bytes = 3};
 }
