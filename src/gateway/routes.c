@@ -24,7 +24,8 @@ typedef struct choice {
     lg_ids made;       /* of a chat: all ids of the answer, and their text */
     lg_buf text;
     uint32_t n_before; /* ids before the flight at hand */
-    bool counted;      /* n_cached is known: of the first flight, as later ones reuse what it computed */
+    bool
+        counted; /* n_cached is known: of the first flight, as later ones reuse what it computed */
     uint32_t n_cached;
 } choice;
 

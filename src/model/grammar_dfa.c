@@ -408,8 +408,8 @@ static bool make_table(maker *m, const table *t, lg_dfa *d, uint32_t *n_cell) {
     return ok && count_plain(m, d);
 }
 
-bool lg_dfa_make(lg_dfa *d, lg_regex *x, uint32_t low, uint32_t high, bool raw,
-                 uint32_t *n_cell, uint32_t *n_work) {
+bool lg_grammar_dfa_make(lg_dfa *d, lg_regex *x, uint32_t low, uint32_t high, bool raw,
+                         uint32_t *n_cell, uint32_t *n_work) {
     bool count = low > 0 || high != LG_REGEX_NO_MAX;
     *d = (lg_dfa){0};
     maker *m = lg_mem_alloc(sizeof *m);
@@ -425,11 +425,11 @@ bool lg_dfa_make(lg_dfa *d, lg_regex *x, uint32_t low, uint32_t high, bool raw,
     lg_mem_free(m->counted.next);
     lg_mem_free(m->counted.match);
     lg_mem_free(m);
-    if (!ok) lg_dfa_fini(d);
+    if (!ok) lg_grammar_dfa_fini(d);
     return ok;
 }
 
-void lg_dfa_fini(lg_dfa *d) {
+void lg_grammar_dfa_fini(lg_dfa *d) {
     lg_mem_free(d->next);
     lg_mem_free(d->plain);
     lg_mem_free(d->match);
@@ -438,16 +438,16 @@ void lg_dfa_fini(lg_dfa *d) {
     *d = (lg_dfa){0};
 }
 
-size_t lg_dfa_bytes(const lg_dfa *d) {
+size_t lg_grammar_dfa_bytes(const lg_dfa *d) {
     return (size_t)d->n_state * (d->n_class * sizeof *d->next + sizeof *d->plain + 1) +
            (size_t)d->n_span * (sizeof *d->low + sizeof *d->class_of);
 }
 
-uint16_t lg_dfa_step(const lg_dfa *d, uint16_t state, uint32_t c) {
+uint16_t lg_grammar_dfa_step(const lg_dfa *d, uint16_t state, uint32_t c) {
     return d->next[(size_t)state * d->n_class + d->class_of[interval_of(d->low, d->n_span, c)]];
 }
 
-bool lg_dfa_any(const lg_dfa *d, uint16_t state, uint32_t low, uint32_t high) {
+bool lg_grammar_dfa_any(const lg_dfa *d, uint16_t state, uint32_t low, uint32_t high) {
     for (uint32_t i = interval_of(d->low, d->n_span, low); i < d->n_span && d->low[i] <= high;
          i++)
         if (d->next[(size_t)state * d->n_class + d->class_of[i]] != LG_DFA_DEAD) return true;

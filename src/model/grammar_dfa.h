@@ -48,7 +48,7 @@ typedef struct lg_regex {
 } lg_regex;
 
 /* false: x->why. */
-bool lg_regex_parse(lg_regex *x, const char *text, size_t len_bytes);
+bool lg_grammar_regex_parse(lg_regex *x, const char *text, size_t len_bytes);
 
 #define LG_DFA_DEAD      UINT16_MAX
 #define LG_DFA_MAX_STATE 4096
@@ -70,15 +70,15 @@ typedef struct lg_dfa {
 
 /* The texts that fit x and have low to high characters (high LG_REGEX_NO_MAX: any number).  raw: and no line feed and no "<".
  * State 0 is the first.  *n_cell and *n_work grow by what it took.  false: x->why (x->no_memory). */
-bool lg_dfa_make(lg_dfa *d, lg_regex *x, uint32_t low, uint32_t high, bool raw,
-                 uint32_t *n_cell, uint32_t *n_work);
-void lg_dfa_fini(lg_dfa *d);
-size_t lg_dfa_bytes(const lg_dfa *d);
+bool lg_grammar_dfa_make(lg_dfa *d, lg_regex *x, uint32_t low, uint32_t high, bool raw,
+                         uint32_t *n_cell, uint32_t *n_work);
+void lg_grammar_dfa_fini(lg_dfa *d);
+size_t lg_grammar_dfa_bytes(const lg_dfa *d);
 
 /* The state after a character; LG_DFA_DEAD. */
-uint16_t lg_dfa_step(const lg_dfa *d, uint16_t state, uint32_t c);
+uint16_t lg_grammar_dfa_step(const lg_dfa *d, uint16_t state, uint32_t c);
 
 /* Whether a character of [low, high] may come. */
-bool lg_dfa_any(const lg_dfa *d, uint16_t state, uint32_t low, uint32_t high);
+bool lg_grammar_dfa_any(const lg_dfa *d, uint16_t state, uint32_t low, uint32_t high);
 
 #endif

@@ -600,7 +600,7 @@ void lg_grammar_close(lg_grammar **g) {
     lg_mem_free((*g)->node);
     lg_mem_free((*g)->item);
     lg_mem_free((*g)->range);
-    for (uint32_t i = 0; i < (*g)->n_dfa; i++) lg_dfa_fini(&(*g)->dfa[i]);
+    for (uint32_t i = 0; i < (*g)->n_dfa; i++) lg_grammar_dfa_fini(&(*g)->dfa[i]);
     lg_mem_free((*g)->dfa);
     lg_buf_fini(&(*g)->text);
     LG_FREE(*g);
@@ -610,6 +610,6 @@ size_t lg_grammar_bytes(const lg_grammar *g) {
     size_t n = sizeof *g + g->cap_node * sizeof *g->node + g->cap_item * sizeof *g->item +
                g->cap_range * sizeof *g->range + g->cap_dfa * sizeof *g->dfa +
                g->text.cap_bytes;
-    for (uint32_t i = 0; i < g->n_dfa; i++) n += lg_dfa_bytes(&g->dfa[i]);
+    for (uint32_t i = 0; i < g->n_dfa; i++) n += lg_grammar_dfa_bytes(&g->dfa[i]);
     return n;
 }

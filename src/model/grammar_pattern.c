@@ -20,8 +20,8 @@ uint16_t lg_grammar_make_pattern(lg_grammar_maker *m, const lg_json *pattern, ui
         lg_mem_free(x);
         return lg_grammar_make_no_memory(m);
     }
-    bool ok = lg_regex_parse(x, pattern->text, pattern->text_len) &&
-              lg_dfa_make(&g->dfa[g->n_dfa], x, low, high, raw, &m->n_cell, &m->n_work);
+    bool ok = lg_grammar_regex_parse(x, pattern->text, pattern->text_len) &&
+              lg_grammar_dfa_make(&g->dfa[g->n_dfa], x, low, high, raw, &m->n_cell, &m->n_work);
     if (ok) {
         g->node[node].item = g->n_dfa++;
         g->node[node].low = raw;
@@ -47,7 +47,7 @@ static const char letter[] = "\"\\bfnrt", meant[] = "\"\\\b\f\n\r\t";
 
 /* A character is complete. */
 static lg_node_step take(const lg_dfa *d, lg_grammar_frame *f, uint32_t c) {
-    uint16_t to = lg_dfa_step(d, f->a, c);
+    uint16_t to = lg_grammar_dfa_step(d, f->a, c);
     if (to == LG_DFA_DEAD) return LG_STEP_NO;
     f->a = to;
     f->b = 0;
@@ -66,7 +66,7 @@ static lg_node_step take_byte(const lg_dfa *d, lg_grammar_frame *f) {
     if (low > high) return LG_STEP_NO;
     if (f->x == 0) return take(d, f, low);
     f->phase = CHARACTER;
-    return lg_dfa_any(d, f->a, low, high) ? LG_STEP_TAKEN : LG_STEP_NO;
+    return lg_grammar_dfa_any(d, f->a, low, high) ? LG_STEP_TAKEN : LG_STEP_NO;
 }
 
 static lg_node_step begin_character(const lg_dfa *d, lg_grammar_frame *f, uint8_t c) {
@@ -79,7 +79,7 @@ static lg_node_step begin_character(const lg_dfa *d, lg_grammar_frame *f, uint8_
 
 static bool may_escape(const lg_dfa *d, uint16_t state) {
     for (const char *c = meant; *c; c++)
-        if (lg_dfa_step(d, state, (uint8_t)*c) != LG_DFA_DEAD) return true;
+        if (lg_grammar_dfa_step(d, state, (uint8_t)*c) != LG_DFA_DEAD) return true;
     return false;
 }
 

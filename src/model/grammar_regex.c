@@ -366,7 +366,7 @@ static uint32_t lay(parser *p, uint32_t i, uint32_t next) {
     return at;
 }
 
-bool lg_regex_parse(lg_regex *x, const char *text, size_t len_bytes) {
+bool lg_grammar_regex_parse(lg_regex *x, const char *text, size_t len_bytes) {
     parser p = {.x = x, .s = text, .end = text + len_bytes};
     x->why = NULL;
     x->n_place = x->n_set = x->n_span = 0;
