@@ -242,9 +242,10 @@ static void handle(lg_conn *c) {
     c->state = LG_CONN_BUSY;
     event_del(c->on_time);
     if (!c->http.keep_alive) c->close_after = true;
+    size_t len = c->http.body.len_bytes; /* it may be taken away, and counts until the answer */
     lg_routes_handle(&c->sv->g, c, &c->http);
     if (c->state != LG_CONN_BUSY) return;
-    c->held_bytes = c->http.body.len_bytes; /* the job keeps a copy of what it needs */
+    c->held_bytes = len;
     lg_buf_fini(&c->http.body);
     if (c->half_closed) lg_conn_kill(c);
 }

@@ -11,13 +11,14 @@
  *   anthropic, responses  two more wire formats              blocks    output as a list of blocks, for these two
  *   history    conversations for previous_response_id       tokenize  /tokenize, /detokenize
  *   openapi    the tables of fields as a document            notice    what the log says once
+ *   reader     bodies into requests, on a thread of its own
  *   format     answers of a given form: JSON, forced calls
  *   argval     text of an argument -> JSON, by schema
  *   replay     turns of the assistant in the ids that were made
  *
- * A request's way: server reads it -> routes finds the route, its lg_wire parses it -> one job with one flight for each
+ * A request's way: server reads it -> routes finds the route, reader parses it by its lg_wire -> one job with one flight for each
  * choice -> supervise sends them over the link -> events come back -> the lg_wire writes -> server sends.
- * Everything runs on one thread, libevent's loop.  No weights, no engine. */
+ * Everything but the reader runs on one thread, libevent's loop.  No weights, no engine. */
 #ifndef LG_GATEWAY_GATEWAY_H
 #define LG_GATEWAY_GATEWAY_H
 
@@ -26,6 +27,7 @@
 #include "gateway/http.h"
 #include "gateway/notice.h"
 #include "gateway/openai.h"
+#include "gateway/reader.h"
 #include "gateway/responses.h"
 #include "gateway/tokenize.h"
 #include "link/link.h"
@@ -201,8 +203,10 @@ typedef struct lg_gateway {
         successor; /* draining, and new connections go to somebody else: what came here is answered */
     bool told_header; /* the log says once that a header line is dropped */
     uint32_t n_job;
-    lg_job *jobs; /* list */
-    lg_buf sse;   /* routes.c */
+    lg_job *jobs;       /* list */
+    lg_buf sse;         /* routes.c */
+    lg_reader *reader;  /* NULL until the model is loaded */
+    lg_ids think_close; /* ids of what closes reasoning */
     lg_gateway_stats stats;
 } lg_gateway;
 
@@ -212,8 +216,12 @@ typedef struct lg_gateway {
  * the request has been refused (or was a CORS preflight) and answered. */
 bool lg_routes_admit(lg_gateway *g, lg_conn *c, lg_http *h);
 
-/* Answer the complete request `h` of connection c, at once or later through a job. */
+/* Answer the complete request `h` of connection c, at once or later through a job, which takes its body. */
 void lg_routes_handle(lg_gateway *g, lg_conn *c, lg_http *h);
+
+/* The model is loaded: bodies can be read from now on.  LG_E_NOMEM, LG_E_IO. */
+lg_status lg_routes_open(lg_gateway *g, struct event_base *base, lg_err *err);
+void lg_routes_close(lg_gateway *g);
 
 /* A request that could not be read: an error body for lg_http's status. */
 void lg_routes_bad(lg_gateway *g, lg_conn *c, int status, const char *reason);

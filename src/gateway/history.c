@@ -1,9 +1,10 @@
 /* history.c - conversations kept for previous_response_id: see history.h.
  *
  * In:  texts under ids.   Out: the same.   A list, oldest first; ids are few enough to be searched in order.
- * Thread: gateway.  Memory: max_bytes, heads of entries included.  Test: tests/unit/test_responses.c */
+ * Thread: any, one at a time by a lock.  Memory: max_bytes, heads of entries included.  Test: tests/unit/test_responses.c */
 #include "gateway/history.h"
 
+#include <pthread.h>
 #include <string.h>
 
 typedef struct entry entry;
@@ -19,6 +20,7 @@ struct lg_history {
     size_t max_bytes, n_bytes;
     uint64_t life_us;
     entry *first, **end;
+    pthread_mutex_t lock;
 };
 
 static size_t size_of(const entry *e) {
@@ -43,17 +45,19 @@ lg_status lg_history_open(size_t max_bytes, uint64_t life_us, lg_history **h) {
     (*h)->max_bytes = max_bytes;
     (*h)->life_us = life_us;
     (*h)->end = &(*h)->first;
+    pthread_mutex_init(&(*h)->lock, NULL);
     return LG_OK;
 }
 
 void lg_history_close(lg_history **h) {
     if (!*h) return;
     while ((*h)->first) drop_first(*h);
+    pthread_mutex_destroy(&(*h)->lock);
     LG_FREE(*h);
 }
 
-void lg_history_put(lg_history *h, uint64_t tenant, const char *id, const char *text,
-                    size_t len_bytes, uint64_t now_us) {
+static void put(lg_history *h, uint64_t tenant, const char *id, const char *text,
+                size_t len_bytes, uint64_t now_us) {
     size_t size = sizeof(entry) + len_bytes + 1;
     drop_old(h, now_us);
     if (size > h->max_bytes / 4 || strlen(id) >= sizeof((entry *)0)->id) return;
@@ -70,13 +74,20 @@ void lg_history_put(lg_history *h, uint64_t tenant, const char *id, const char *
     h->n_bytes += size;
 }
 
-const char *lg_history_get(lg_history *h, uint64_t tenant, const char *id, size_t *len_bytes,
-                           uint64_t now_us) {
+void lg_history_put(lg_history *h, uint64_t tenant, const char *id, const char *text,
+                    size_t len_bytes, uint64_t now_us) {
+    pthread_mutex_lock(&h->lock);
+    put(h, tenant, id, text, len_bytes, now_us);
+    pthread_mutex_unlock(&h->lock);
+}
+
+bool lg_history_get(lg_history *h, uint64_t tenant, const char *id, lg_buf *out,
+                    uint64_t now_us) {
+    pthread_mutex_lock(&h->lock);
     drop_old(h, now_us);
-    for (const entry *e = h->first; e; e = e->next) {
-        if (e->tenant != tenant || strcmp(e->id, id) != 0) continue;
-        *len_bytes = e->len_bytes;
-        return e->text;
-    }
-    return NULL;
+    const entry *e = h->first;
+    while (e && (e->tenant != tenant || strcmp(e->id, id) != 0)) e = e->next;
+    if (e) lg_buf_put(out, e->text, e->len_bytes);
+    pthread_mutex_unlock(&h->lock);
+    return e != NULL;
 }

@@ -2,7 +2,7 @@
  *
  * A conversation is the text of its messages as the chat format reads them, without instructions.  The oldest go first.  Only
  * who kept it may go on with it: ids (128 random bits) of others are unknown.
- * Thread: gateway.  Test: tests/unit/test_responses.c */
+ * Thread: any, one at a time by a lock.  Test: tests/unit/test_responses.c */
 #ifndef LG_GATEWAY_HISTORY_H
 #define LG_GATEWAY_HISTORY_H
 
@@ -20,8 +20,8 @@ void lg_history_close(lg_history **h);
 void lg_history_put(lg_history *h, uint64_t tenant, const char *id, const char *text,
                     size_t len_bytes, uint64_t now_us);
 
-/* The text, borrowed until the next call; NULL when it is unknown or too old. */
-const char *lg_history_get(lg_history *h, uint64_t tenant, const char *id, size_t *len_bytes,
-                           uint64_t now_us);
+/* Append the text to `out`; false when it is unknown or too old. */
+bool lg_history_get(lg_history *h, uint64_t tenant, const char *id, lg_buf *out,
+                    uint64_t now_us);
 
 #endif

@@ -1,7 +1,7 @@
 /* notice.h - what the log says once: names of request fields that had no effect.
  *
  * Names come from clients: they are cut, and only printable ASCII is shown.  After LG_NOTICE_MAX names nothing more is said.
- * Thread: gateway.  Test: tests/unit/test_openai.c, tests/e2e/test_protocols.py */
+ * Thread: any.  Test: tests/unit/test_openai.c, tests/e2e/test_protocols.py */
 #ifndef LG_GATEWAY_NOTICE_H
 #define LG_GATEWAY_NOTICE_H
 

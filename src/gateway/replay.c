@@ -3,11 +3,12 @@
  * In:  rendered prompts; answers as ids and text.   Out: ids of prompts.
  * How: text is cut at "<|im_start|>" of each turn, where the tokenizer begins anew anyway; so everything is encoded once.  An answer
  * is compared by hashes of its reasoning and of its content and calls, calls as JSON with sorted keys.
- * Thread: gateway.  Memory: entries up to max_bytes; scratch within a call.  Test: tests/unit/test_replay.c */
+ * Thread: any; the list and the table under lock.  Memory: entries up to max_bytes; scratch within a call.  Test: tests/unit/test_replay.c */
 #include "gateway/replay.h"
 
 #include "gateway/outparse.h"
 
+#include <pthread.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +37,7 @@ struct lg_replay {
     uint8_t secret[32]; /* so that nobody can aim at a bucket or a key */
     entry *newest, *oldest;
     entry *bucket[N_BUCKET];
+    pthread_mutex_t lock; /* of all but max_bytes and secret */
 };
 
 static size_t size_of(const entry *e) {
@@ -82,6 +84,7 @@ lg_status lg_replay_open(size_t max_bytes, lg_replay **r) {
     *r = lg_mem_alloc(sizeof **r);
     if (!*r) return LG_E_NOMEM;
     (*r)->max_bytes = max_bytes;
+    pthread_mutex_init(&(*r)->lock, NULL);
     randombytes_buf((*r)->secret, sizeof(*r)->secret);
     return LG_OK;
 }
@@ -89,14 +92,16 @@ lg_status lg_replay_open(size_t max_bytes, lg_replay **r) {
 void lg_replay_close(lg_replay **r) {
     if (!*r) return;
     while ((*r)->oldest) drop(*r, (*r)->oldest);
+    pthread_mutex_destroy(&(*r)->lock);
     LG_FREE(*r);
 }
 
-void lg_replay_count(const lg_replay *r, uint64_t *n_kept, uint64_t *n_bytes,
-                     uint64_t *n_used) {
+void lg_replay_count(lg_replay *r, uint64_t *n_kept, uint64_t *n_bytes, uint64_t *n_used) {
+    pthread_mutex_lock(&r->lock);
     *n_kept = r->n_kept;
     *n_bytes = r->n_bytes;
     *n_used = r->n_used;
+    pthread_mutex_unlock(&r->lock);
 }
 
 /* ---- what an answer says ---- */
@@ -272,24 +277,21 @@ static bool sign_answer(const lg_json *tools, bool in_reasoning, bool one_call,
     return ok;
 }
 
-void lg_replay_put(lg_replay *r, const uint8_t key[LG_REPLAY_KEY_BYTES], const lg_json *tools,
-                   bool in_reasoning, bool one_call, const lg_buf *text, const uint32_t *made,
-                   size_t n_made) {
-    signature sig;
+/* Put it first, in the place of an earlier one of the same words. */
+static void keep(lg_replay *r, const uint8_t *key, const signature *sig, const uint32_t *made,
+                 size_t n_made) {
     size_t size = sizeof(entry) + n_made * sizeof *made;
-    if (n_made == 0 || size > r->max_bytes / 4 || text->failed) return;
-    if (!sign_answer(tools, in_reasoning, one_call, text, &sig)) return;
     entry **b = bucket_of(r, key);
     for (entry *e = *b, *next; e; e = next) { /* a later answer of the same words replaces it */
         next = e->chain;
-        if (memcmp(e->key, key, sizeof e->key) == 0 && memcmp(&e->sig, &sig, sizeof sig) == 0)
+        if (memcmp(e->key, key, sizeof e->key) == 0 && memcmp(&e->sig, sig, sizeof *sig) == 0)
             drop(r, e);
     }
     while (r->n_bytes + size > r->max_bytes) drop(r, r->oldest);
     entry *e = lg_mem_alloc(size);
     if (!e) return;
     memcpy(e->key, key, sizeof e->key);
-    e->sig = sig;
+    e->sig = *sig;
     e->n = n_made;
     memcpy(e->id, made, n_made * sizeof *made);
     e->chain = *b;
@@ -297,6 +299,18 @@ void lg_replay_put(lg_replay *r, const uint8_t key[LG_REPLAY_KEY_BYTES], const l
     link_newest(r, e);
     r->n_bytes += size;
     r->n_kept++;
+}
+
+void lg_replay_put(lg_replay *r, const uint8_t key[LG_REPLAY_KEY_BYTES], const lg_json *tools,
+                   bool in_reasoning, bool one_call, const lg_buf *text, const uint32_t *made,
+                   size_t n_made) {
+    signature sig;
+    size_t size = sizeof(entry) + n_made * sizeof *made;
+    if (n_made == 0 || size > r->max_bytes / 4 || text->failed) return;
+    if (!sign_answer(tools, in_reasoning, one_call, text, &sig)) return;
+    pthread_mutex_lock(&r->lock);
+    keep(r, key, &sig, made, n_made);
+    pthread_mutex_unlock(&r->lock);
 }
 
 /* ---- prompts ---- */
@@ -379,13 +393,17 @@ static lg_status replace(prompt *p, const lg_chat_turn *t, bool *done) {
         lg_ids_fini(&head);
         if (st != LG_OK) return st;
         get_key(p, key);
+        pthread_mutex_lock(&p->r->lock);
         entry *e = find(p, key, &sig, no_reasoning);
         if (e) {
-            LG_TRY(push_all(p, e->id, e->n));
+            st = push_all(p, e->id, e->n);
             use(p->r, e);
             p->r->n_used++;
             *done = true;
-        } else {
+        }
+        pthread_mutex_unlock(&p->r->lock);
+        if (st != LG_OK) return st;
+        if (!*done) {
             p->ids->n = n_was;
             p->hash = was;
         }

@@ -5,7 +5,7 @@
  * who asked and of all ids before them; when a prompt reaches a turn of the assistant behind the same ids, and its content and
  * calls are those of the answer, and its reasoning too unless it was left out, the kept ids take its place.
  * Only where the format keeps a turn's reasoning: after the last question, and everywhere with preserve_thinking.
- * Thread: gateway.  Memory: max_bytes, the least recently used go first.  Test: tests/unit/test_replay.c, tests/e2e/test_cache.py */
+ * Thread: any; what is kept is locked.  Memory: max_bytes, the least recently used go first.  Test: tests/unit/test_replay.c, tests/e2e/test_cache.py */
 #ifndef LG_GATEWAY_REPLAY_H
 #define LG_GATEWAY_REPLAY_H
 
@@ -32,6 +32,6 @@ void lg_replay_put(lg_replay *r, const uint8_t key[LG_REPLAY_KEY_BYTES], const l
                    size_t n_made);
 
 /* Answers kept, and turns replaced so far. */
-void lg_replay_count(const lg_replay *r, uint64_t *n_kept, uint64_t *n_bytes, uint64_t *n_used);
+void lg_replay_count(lg_replay *r, uint64_t *n_kept, uint64_t *n_bytes, uint64_t *n_used);
 
 #endif

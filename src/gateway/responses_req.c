@@ -466,15 +466,10 @@ static bool put_input(lg_parse *p, lg_buf *out) {
 }
 
 static bool put_previous(lg_parse *p, lg_buf *out) {
-    size_t len;
     lg_history *h = p->req->model->history;
     if (!p->previous) return true;
-    const char *text =
-        h ? lg_history_get(h, p->req->tenant, p->previous->text, &len, lg_clock_us()) : NULL;
-    if (text) {
-        lg_buf_put(out, text, len);
+    if (h && lg_history_get(h, p->req->tenant, p->previous->text, out, lg_clock_us()))
         return true;
-    }
     return lg_request_refuse(p->e, "previous_response_id", "previous_response_not_found",
                              "Previous response with id '%.60s' not found.", p->previous->text);
 }

@@ -35,7 +35,8 @@ struct lg_job {
     lg_conn *conn;
     lg_route route;
     const lg_wire *wire;
-    lg_oai_req *req;
+    lg_read *read;   /* its body is being read; else NULL */
+    lg_oai_req *req; /* NULL until then */
     choice choice[LG_OAI_MAX_CHOICE];
     lg_out *out[LG_OAI_MAX_CHOICE];
     uint32_t n_done;
@@ -122,6 +123,7 @@ static uint64_t tenant_of(const lg_key *key) {
 
 static void job_free(lg_job *j) {
     lg_gateway *g = j->g;
+    if (j->read) j->read->ctx = NULL;
     for (uint32_t i = 0; i < LG_OAI_MAX_CHOICE; i++) {
         if (j->choice[i].flight) lg_supervise_cancel(g->sup, j->choice[i].flight);
         if (j->out[i]) j->wire->out_close(&j->out[i]);
@@ -312,12 +314,8 @@ static lg_status think_no_more(lg_job *j, uint32_t i, const lg_ids *close, lg_id
 }
 
 static lg_status end_thinking(lg_job *j, uint32_t i) {
-    static const char text[] = "\n</think>\n\n";
-    lg_ids close = {0}, ids = {0};
-    lg_status st = lg_tokenizer_encode(j->req->model->tok, text, sizeof text - 1, NULL, 0, true,
-                                       &close, NULL);
-    if (st == LG_OK) st = think_no_more(j, i, &close, &ids);
-    lg_ids_fini(&close);
+    lg_ids ids = {0};
+    lg_status st = think_no_more(j, i, &j->g->think_close, &ids);
     lg_ids_fini(&ids);
     return st;
 }
@@ -392,48 +390,34 @@ static lg_oai_error error_of_start(lg_status st) {
     }
 }
 
-static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
+/* The job ends before it has begun. */
+static void give_up(lg_job *j, const lg_oai_error *e) {
+    lg_gateway *g = j->g;
+    lg_conn *c = j->conn;
+    lg_route route = j->route;
+    job_free(j);
+    send_error(g, c, route, e, retry_header(e->http));
+}
+
+/* The job's request is there. */
+static void begin_job(lg_job *j) {
+    lg_gateway *g = j->g;
     lg_oai_error err;
-    lg_oai_req *req;
-    if (g->draining && !g->successor) {
-        refuse(g, c, route, 503, "shutting_down", "the server is shutting down");
-        return;
-    }
-    if (g->model.n_ctx == 0) {
-        refuse(g, c, route, 503, "loading", "the model is still loading");
-        return;
-    }
-    g->model.tenant = tenant_of(lg_conn_get_key(c));
-    if (!wire_of(route)->open(&g->model, lg_buf_str(&h->body), h->body.len_bytes, &req, &err)) {
-        send_error(g, c, route, &err, retry_header(err.http));
-        return;
-    }
-    lg_key *key = lg_conn_get_key(c);
+    lg_oai_req *req = j->req;
+    lg_key *key = lg_conn_get_key(j->conn);
     lg_keys_refusal why;
     if (key && !lg_keys_begin(key, req->ids.n, &req->max_tokens, lg_clock_us(), &why)) {
-        lg_oai_close(&req);
+        lg_conn *c = j->conn;
+        lg_route route = j->route;
+        job_free(j);
         refuse_key(g, c, route, &why);
         return;
     }
-    lg_job *j = lg_mem_alloc(sizeof *j);
-    if (!j) {
-        if (key) lg_keys_end(key);
-        lg_oai_close(&req);
-        refuse(g, c, route, 503, "out_of_memory", "no memory for the request");
-        return;
-    }
-    j->g = g;
-    j->conn = c;
-    j->route = route;
-    j->wire = wire_of(route);
-    j->req = req;
-    j->start_us = j->sent_us = lg_clock_us();
     j->key = key;
-    j->next = g->jobs;
-    if (j->next) j->next->prev = j;
-    g->jobs = j;
-    g->n_job++;
-    lg_conn_set_job(c, j);
+    if (req->dropped_header && !g->told_header)
+        lg_diag_log(LG_LOG_WARN, "the changing header line at the start of a client's system "
+                                 "prompts is dropped");
+    g->told_header |= req->dropped_header;
     for (uint32_t i = 0; i < req->n_choice; i++) {
         lg_status st = start_choice(j, i);
         if (st == LG_OK) continue;
@@ -442,17 +426,88 @@ static void start_job(lg_gateway *g, lg_conn *c, lg_route route, lg_http *h) {
         return;
     }
     g->stats.n_prompt_tok += req->ids.n;
-    if (req->dropped_header && !g->told_header)
-        lg_diag_log(LG_LOG_WARN, "the changing header line at the start of a client's system "
-                                 "prompts is dropped");
-    g->told_header |= req->dropped_header;
+}
+
+/* A body has been read. */
+static void on_read(void *ctx, lg_read *read) {
+    lg_job *j = read->ctx;
+    lg_gateway *g = ctx;
+    if (!j) { /* the client has left */
+        lg_read_free(read);
+        return;
+    }
+    j->read = NULL;
+    if (!read->ok) {
+        give_up(j, &read->err);
+    } else if (read->answer) {
+        lg_conn *c = j->conn;
+        lg_route route = j->route;
+        job_free(j);
+        send_body(g, c, route, 200, "", &read->text);
+    } else {
+        j->req = read->req;
+        read->req = NULL;
+        begin_job(j);
+    }
+    lg_read_free(read);
+}
+
+lg_status lg_routes_open(lg_gateway *g, struct event_base *base, lg_err *err) {
+    static const char close[] = "\n</think>\n\n";
+    LG_TRY(lg_tokenizer_encode(g->model.tok, close, sizeof close - 1, NULL, 0, true,
+                               &g->think_close, err));
+    return lg_reader_open(base, &g->model, on_read, g, &g->reader, err);
+}
+
+void lg_routes_close(lg_gateway *g) {
+    lg_reader_close(&g->reader);
+    lg_ids_fini(&g->think_close);
+    lg_buf_fini(&g->sse);
+}
+
+/* Have the body read, for a job of this route or for an answer without the engine. */
+static void read_body(lg_gateway *g, lg_conn *c, lg_route route, lg_request_answer_fn *answer,
+                      lg_http *h) {
+    if (g->draining && !g->successor && !answer) {
+        refuse(g, c, route, 503, "shutting_down", "the server is shutting down");
+        return;
+    }
+    if (!g->reader) {
+        refuse(g, c, route, 503, "loading", "the model is still loading");
+        return;
+    }
+    lg_job *j = lg_mem_alloc(sizeof *j);
+    lg_read *read = lg_mem_alloc(sizeof *read);
+    if (!j || !read) {
+        lg_mem_free(j);
+        lg_mem_free(read);
+        refuse(g, c, route, 503, "out_of_memory", "no memory for the request");
+        return;
+    }
+    read->wire = j->wire = wire_of(route);
+    read->answer = answer;
+    read->body = h->body;
+    h->body = (lg_buf){0};
+    read->tenant = tenant_of(lg_conn_get_key(c));
+    read->ctx = j;
+    j->g = g;
+    j->conn = c;
+    j->route = route;
+    j->read = read;
+    j->start_us = j->sent_us = lg_clock_us();
+    j->next = g->jobs;
+    if (j->next) j->next->prev = j;
+    g->jobs = j;
+    g->n_job++;
+    lg_conn_set_job(c, j);
+    lg_reader_put(g->reader, read);
 }
 
 void lg_routes_ping(lg_gateway *g) {
     uint64_t now = lg_clock_us();
     for (lg_job *j = g->jobs, *next; j; j = next) {
         next = j->next;
-        if (!j->req->stream || now - j->sent_us < g->opt->ping_us) continue;
+        if (!j->req || !j->req->stream || now - j->sent_us < g->opt->ping_us) continue;
         lg_buf *sse = empty_sse(g);
         j->wire->ping(j->out[0], sse);
         if (!sse->failed) job_flush(j, now);
@@ -501,24 +556,6 @@ static void get_metrics(lg_gateway *g, lg_conn *c) {
     lg_conn_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", "", lg_buf_str(&body),
                   body.len_bytes);
     lg_buf_fini(&body);
-}
-
-/* A body that needs no engine is answered at once. */
-static void answer_body(lg_gateway *g, lg_conn *c, lg_route route, lg_request_answer_fn *fn,
-                        const lg_http *h) {
-    lg_oai_error e;
-    lg_buf body = {0};
-    if (g->model.n_ctx == 0) {
-        refuse(g, c, route, 503, "loading", "the model is still loading");
-        return;
-    }
-    g->model.tenant = tenant_of(lg_conn_get_key(c));
-    if (fn(&g->model, lg_buf_str(&h->body), h->body.len_bytes, &body, &e)) {
-        send_body(g, c, route, 200, "", &body);
-    } else {
-        lg_buf_fini(&body);
-        send_error(g, c, route, &e, retry_header(e.http));
-    }
 }
 
 static void get_openapi(lg_gateway *g, lg_conn *c);
@@ -601,8 +638,6 @@ void lg_routes_handle(lg_gateway *g, lg_conn *c, lg_http *h) {
     }
     if (table[i].get)
         table[i].get(g, c);
-    else if (table[i].answer)
-        answer_body(g, c, table[i].route, table[i].answer, h);
     else
-        start_job(g, c, table[i].route, h);
+        read_body(g, c, table[i].route, table[i].answer, h);
 }

@@ -63,6 +63,11 @@ static void on_start(void *ctx, const lg_link_ready *ready, const lg_err *failed
     sv->g.model.params = ready->params;
     sv->g.model.n_ctx = ready->info.n_ctx;
     sv->g.model.n_vocab = ready->info.n_token;
+    sv->status = lg_routes_open(&sv->g, sv->base, &sv->err);
+    if (sv->status != LG_OK) {
+        event_base_loopbreak(sv->base);
+        return;
+    }
     lg_listen_url(&sv->listen, sv->tls ? "https" : "http", url, sizeof url);
     if (sv->on_ready) sv->on_ready(sv->g.opt, &ready->info, url);
     lg_listen_ready(&sv->listen);
@@ -235,6 +240,7 @@ static void close_all(lg_server *sv) {
     while (sv->conns) lg_conn_kill(sv->conns);
     if (sv->base) lg_conn_reap(sv);
     lg_supervise_close(&sv->g.sup);
+    lg_routes_close(&sv->g);
     lg_listen_close(&sv->listen);
     lg_keys_close(&sv->g.guard.keys);
     lg_tls_close(&sv->tls);
@@ -246,7 +252,6 @@ static void close_all(lg_server *sv) {
     lg_history_close(&sv->g.model.history);
     lg_replay_close(&sv->g.model.replay);
     lg_tokenizer_close(&sv->g.tok);
-    lg_buf_fini(&sv->g.sse);
     lg_mem_free(sv);
 }
 

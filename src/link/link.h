@@ -17,7 +17,7 @@
 #include "base/buf.h"
 #include "base/diag.h"
 
-#define LG_LINK_VERSION   5u
+#define LG_LINK_VERSION   6u
 #define LG_LINK_MAX_BYTES (32u << 20) /* one frame */
 #define LG_LINK_MAX_STOP  16u
 #define LG_LINK_MAX_BIAS  1024u

@@ -235,16 +235,29 @@ static uint32_t parse_group(parser *p) {
     return t;
 }
 
+static bool read_counts(const parser *p, const char **end, uint32_t *low, uint32_t *high);
+
+/* Whether a repetition stands at s. */
+static bool at_repeat(const parser *p) {
+    const char *end;
+    uint32_t low, high;
+    if (p->s == p->end) return false;
+    return *p->s == '*' || *p->s == '+' || *p->s == '?' ||
+           (*p->s == '{' && read_counts(p, &end, &low, &high));
+}
+
 static uint32_t parse_atom(parser *p) {
     char c = *p->s;
     p->n_span = 0;
-    if (c == '*' || c == '+' || c == '?') return fail(p->x, "nothing stands before * + or ?");
+    if (at_repeat(p)) return fail(p->x, "nothing stands before a repetition");
     if (c == '(' || c == '[' || c == '^' || c == '$' || c == '.' || c == '\\') p->s++;
     switch (c) {
     case '(': return parse_group(p);
     case '[': return parse_class(p);
-    case '^': return new_tree(p, (tree){.kind = BEGIN});
-    case '$': return new_tree(p, (tree){.kind = END});
+    case '^':
+    case '$':
+        if (at_repeat(p)) return fail(p->x, "^ and $ cannot be repeated");
+        return new_tree(p, (tree){.kind = c == '^' ? BEGIN : END});
     case '.':
         add_span(p, '\n', '\n');
         add_span(p, '\r', '\r');
@@ -304,8 +317,7 @@ static uint32_t parse_repeat(parser *p, uint32_t t) {
     if (low > high) return fail(p->x, "a repetition's bounds are the wrong way round");
     p->s = end;
     if (p->s < p->end && *p->s == '?') p->s++; /* lazy: the same texts */
-    if (p->s < p->end && (*p->s == '*' || *p->s == '+' || *p->s == '?'))
-        return fail(p->x, "a repetition is repeated");
+    if (at_repeat(p)) return fail(p->x, "a repetition is repeated");
     return new_tree(p, (tree){.kind = REPEAT, .a = t, .low = low, .high = high});
 }
 

@@ -203,6 +203,48 @@ class TokenDelay(unittest.TestCase):
                             show % floor, r["p50_us"] - floor["p50_us"], r["p99_us"] - floor["p99_us"]))
 
 
+class LongPrompts(unittest.TestCase):
+    """Prompts of a megabyte, one after the other, beside streams of others: their tokens come on time, as bodies are read on another thread."""
+
+    def test_streams_go_on(self):
+        words = " ".join("word%d of the %s text" % (i, "\u00e9\u4e2d"[i % 2]) for i in range(40000))[:1000000]
+        big = {**CHAT, "messages": [{"role": "user", "content": words}]}
+        path, text = server.script(tokens=400, slots=16, step_us=5000)
+        with server.scripted(path=path) as s:
+            gaps, over = {False: [], True: []}, threading.Event()
+
+            def stream(loaded):
+                last = None
+                for _ in s.stream("/v1/chat/completions", CHAT):
+                    now = time.monotonic()
+                    if last:
+                        gaps[loaded].append(now - last)
+                    last = now
+
+            def prompts():
+                while not over.is_set():
+                    status, _, answer = s.post("/v1/chat/completions", big)
+                    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded"), answer
+                    sent.append(status)
+
+            sent = []
+            for loaded in (False, True):
+                over.clear()
+                busy = threading.Thread(target=prompts)
+                if loaded:
+                    busy.start()
+                    time.sleep(0.3)
+                server.in_threads([lambda: stream(loaded)] * 4)
+                over.set()
+                if loaded:
+                    busy.join()
+            self.assertGreater(len(sent), 1)
+            for loaded in (False, True):
+                g = sorted(gaps[loaded])
+                print("tokens of 4 streams %s: pause p50 %.1f ms, p99 %.1f ms, max %.1f ms" % (
+                    "beside %d prompts of 1 MB" % len(sent) if loaded else "alone", g[len(g) // 2] * 1e3, g[len(g) * 99 // 100] * 1e3, g[-1] * 1e3))
+
+
 class ManyIdle(unittest.TestCase):
     def test_idle_connections(self):
         n = 10000 if LONG else 500

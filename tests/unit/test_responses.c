@@ -454,7 +454,7 @@ static void test_going_on_after_an_answer(void **state) {
 static void test_history_is_bounded(void **state) {
     (void)state;
     lg_history *h;
-    size_t len;
+    lg_buf got = {0};
     char id[16], text[1000];
     memset(text, 'x', sizeof text);
     int64_t alive = lg_mem_alive();
@@ -464,18 +464,22 @@ static void test_history_is_bounded(void **state) {
         lg_history_put(h, 7, id, text, sizeof text, 5);
         assert_true(lg_mem_alive() - alive < 20); /* blocks */
     }
-    assert_null(lg_history_get(h, 7, "r990", &len, 5));
-    assert_non_null(lg_history_get(h, 7, "r992", &len, 5));
-    assert_null(lg_history_get(h, 8, "r992", &len, 5)); /* somebody else's */
-    assert_int_equal(len, sizeof text);
-    assert_memory_equal(lg_history_get(h, 7, "r999", &len, 104), text, sizeof text);
-    assert_null(lg_history_get(h, 7, "r999", &len, 105)); /* too old */
+    assert_false(lg_history_get(h, 7, "r990", &got, 5));
+    assert_true(lg_history_get(h, 7, "r992", &got, 5));
+    assert_false(lg_history_get(h, 8, "r992", &got, 5)); /* somebody else's */
+    assert_int_equal(got.len_bytes, sizeof text);
+    lg_buf_clear(&got);
+    assert_true(lg_history_get(h, 7, "r999", &got, 104));
+    assert_memory_equal(got.data, text, sizeof text);
+    assert_false(lg_history_get(h, 7, "r999", &got, 105)); /* too old */
+    lg_buf_fini(&got);
     assert_int_equal(lg_mem_alive() - alive, 1);
     lg_history_put(h, 7, "big", text, 9000,
                    5); /* more than a quarter: not kept, and not read */
-    assert_null(lg_history_get(h, 7, "big", &len, 5));
+    assert_false(lg_history_get(h, 7, "big", &got, 5));
     lg_history_put(h, 7, "", text, 0, 5);
-    assert_non_null(lg_history_get(h, 7, "", &len, 5));
+    assert_true(lg_history_get(h, 7, "", &got, 5));
+    lg_buf_fini(&got);
     lg_history_close(&h);
     assert_int_equal(lg_mem_alive(), alive);
 }
