@@ -93,6 +93,8 @@ static uint32_t interval_of(const uint32_t *cut, uint32_t n, uint32_t c) {
     return low;
 }
 
+enum { WORK_EACH = 4000 }; /* of any pattern: its memory is cleared first */
+
 static bool make_classes(maker *m) {
     static const uint32_t fixed[] = {0,    8,    9,    10,   11,   12,   13,     14,    0x20,
                                      0x22, 0x23, 0x3c, 0x3d, 0x5c, 0x5d, 0xd800, 0xe000};
@@ -201,6 +203,7 @@ static bool add_state(maker *m, table *t, bool match) {
 static bool ends(maker *m, bool done, bool *ok) {
     uint64_t keep[MAX_WORDS];
     if (done) return true;
+    *ok &= spend(m, m->x->n_place / 8);
     memcpy(keep, m->now, m->n_word * sizeof keep[0]);
     for (uint32_t i = 0; i < m->x->n_place && !done; i++)
         if (m->x->place[i].kind == LG_REGEX_END && has(keep, i)) {
@@ -218,8 +221,7 @@ static bool find_state(maker *m, bool done, uint32_t *state) {
     bool ok = true;
     if (done) { /* whatever follows */
         memset(m->now, 0, m->n_word * sizeof m->now[0]);
-        for (uint32_t i = 0; i < m->x->n_place; i++)
-            if (m->x->place[i].kind == LG_REGEX_DONE) m->now[i / 64] |= (uint64_t)1 << i % 64;
+        m->now[m->x->done / 64] |= (uint64_t)1 << m->x->done % 64;
     }
     for (uint32_t i = 0; i < m->n_word; i++)
         hash = (hash ^ m->now[i]) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
@@ -417,7 +419,8 @@ bool lg_grammar_dfa_make(lg_dfa *d, lg_regex *x, uint32_t low, uint32_t high, bo
     m->x = x;
     m->work = n_work;
     m->raw = raw;
-    bool ok = make_classes(m) && make_sets(m) && (!count || make_counted(m, low, high)) &&
+    bool ok = spend(m, WORK_EACH) && make_classes(m) && make_sets(m) &&
+              (!count || make_counted(m, low, high)) &&
               make_table(m, count ? &m->counted : &m->sets, d, n_cell);
     lg_mem_free(m->set);
     lg_mem_free(m->sets.next);

@@ -42,8 +42,8 @@ typedef struct lg_regex {
     lg_regex_set set[LG_REGEX_MAX_SET];
     lg_regex_span span[LG_REGEX_MAX_SPAN];
     uint32_t n_place, n_set, n_span;
-    uint32_t start;  /* place */
-    const char *why; /* static: why it is refused */
+    uint32_t start, done; /* place */
+    const char *why;      /* static: why it is refused */
     bool no_memory;
 } lg_regex;
 
@@ -53,8 +53,10 @@ bool lg_grammar_regex_parse(lg_regex *x, const char *text, size_t len_bytes);
 #define LG_DFA_DEAD      UINT16_MAX
 #define LG_DFA_MAX_STATE 4096
 #define LG_DFA_MAX_CELL  (1u << 19) /* of all tables of a grammar */
-#define LG_DFA_MAX_WORK                                                                        \
-    4000000u /* steps for all tables of a grammar: some hundredths of a second */
+/* Steps for all tables of a grammar: some hundredths of a second.  Fuzzers take fewer, to try more. */
+#ifndef LG_DFA_MAX_WORK
+#define LG_DFA_MAX_WORK 4000000u
+#endif
 #define LG_DFA_ENDLESS UINT16_MAX
 
 typedef struct lg_dfa {

@@ -395,6 +395,7 @@ bool lg_grammar_regex_parse(lg_regex *x, const char *text, size_t len_bytes) {
         p.n_span = 0;
         add_span(&p, 0, TOP);
         uint32_t all = keep_set(&p), done = new_place(x, (lg_regex_place){LG_REGEX_DONE, 0, 0});
+        x->done = done;
         uint32_t start = lay(&p, t, done);
         uint32_t fork = new_place(x, (lg_regex_place){LG_REGEX_FORK, 0, start});
         uint32_t any = new_place(x, (lg_regex_place){LG_REGEX_CHAR, all, fork});

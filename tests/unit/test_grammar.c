@@ -584,7 +584,7 @@ static void test_masks_are_what_steps_say(void **state) {
     lg_grammar *bounded = open_grammar(bounded_source);
     lg_buf text = {0};
     for (uint64_t key = 0; key < 6; key++) play(g, false, key, true, &text);
-    for (uint64_t key = 0; key < 6; key++) play(bounded, false, key, true, &text);
+    for (uint64_t key = 0; key < 2; key++) play(bounded, false, key, true, &text);
     lg_grammar_close(&bounded);
     for (uint64_t key = 0; key < 2; key++) play(calls, false, key, true, &text);
     lg_grammar_state s;
