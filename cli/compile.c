@@ -48,6 +48,7 @@ static const char help[] =
     "      --kv TYPE       f32, bf16 (default), f16 or fp8\n"
     "      --state TYPE    f32 (default) or bf16\n"
     "      --plain         StableHLO and plain collectives only, no kernels of ours\n"
+    "      --mixed         the first of both kinds in one program too\n"
     "      --unrolled      layers written out, not a loop over groups\n"
     "      --dump DIR      write the texts there too\n"
     "      --help          print this\n";
@@ -62,7 +63,7 @@ typedef struct compile {
     list decode, prefill, ctx;
     uint64_t n_parallel, n_pool_ctx;
     lg_pjrt_type expert, weight, kv, state;
-    bool plain, unrolled;
+    bool plain, unrolled, mixed;
     lg_config cfg;
     lg_pjrt_device_info dev[LG_PJRT_MAX_DEV];
     uint32_t n_dev;
@@ -133,6 +134,7 @@ enum {
     KV,
     STATE,
     PLAIN,
+    MIXED,
     UNROLLED,
     DUMP
 };
@@ -150,6 +152,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"kv", required_argument, NULL, KV},
                                              {"state", required_argument, NULL, STATE},
                                              {"plain", no_argument, NULL, PLAIN},
+                                             {"mixed", no_argument, NULL, MIXED},
                                              {"unrolled", no_argument, NULL, UNROLLED},
                                              {"dump", required_argument, NULL, DUMP},
                                              {"help", no_argument, NULL, OPT_HELP},
@@ -178,6 +181,7 @@ static bool set_option(compile *c, int opt, const char *arg) {
     case KV: return read_type(argv0, "--kv", arg, name, type, &c->kv);
     case STATE: return read_type(argv0, "--state", arg, two, type, &c->state);
     case PLAIN: c->plain = true; return true;
+    case MIXED: c->mixed = true; return true;
     case UNROLLED: c->unrolled = true; return true;
     case DUMP: c->dump = arg; return true;
     default: return false;
@@ -380,6 +384,17 @@ static int run_all(compile *c) {
                                          .n_row = c->prefill.b[i],
                                          .n_page = pages(c->ctx.a[k]),
                                          .n_out = n});
+        }
+        if (c->mixed && c->decode.n && c->prefill.n) {
+            uint32_t one = per_device(c, c->decode.a[0]), many = per_device(c, c->prefill.a[0]);
+            snprintf(name, sizeof name, "mixed-%u-%ux%u-ctx-%u", c->decode.a[0],
+                     c->prefill.a[0], c->prefill.b[0], c->ctx.a[k]);
+            run_bucket(c, name,
+                       &(lg_pjrt_bucket){.n_one = one,
+                                         .n_many = many,
+                                         .n_row = c->prefill.b[0],
+                                         .n_page = pages(c->ctx.a[k]),
+                                         .n_out = one + many});
         }
     }
     printf("GiB on one device; kept: pools that results take over in place\n");
