@@ -27,8 +27,8 @@ static void check_stream(const lg_buf *sse) {
     }
 }
 
-static void answer(const lg_oai_req *req) {
-    lg_oai_out *out[LG_OAI_MAX_CHOICE];
+static void answer(const lg_request_parsed *req) {
+    lg_oai_out *out[LG_REQUEST_MAX_CHOICE];
     lg_buf text = {0};
     lg_top top = {3, -1};
     for (uint32_t i = 0; i < req->n_choice; i++) {
@@ -57,15 +57,16 @@ static void answer(const lg_oai_req *req) {
     lg_buf_fini(&text);
 }
 
-static void serve(const lg_oai_model *model, bool chat, const char *body, size_t len_bytes) {
-    lg_oai_req *req;
-    lg_oai_error e;
+static void serve(const lg_request_model *model, bool chat, const char *body,
+                  size_t len_bytes) {
+    lg_request_parsed *req;
+    lg_request_error e;
     if (lg_oai_open(model, chat, body, len_bytes, &req, &e)) {
         LG_ASSERT(req->ids.n > 0 && req->ids.n < model->n_ctx);
-        LG_ASSERT(req->n_choice >= 1 && req->n_choice <= LG_OAI_MAX_CHOICE);
-        LG_ASSERT(req->n_stop <= LG_OAI_MAX_STOP && req->n_bias <= 1024);
+        LG_ASSERT(req->n_choice >= 1 && req->n_choice <= LG_REQUEST_MAX_CHOICE);
+        LG_ASSERT(req->n_stop <= LG_REQUEST_MAX_STOP && req->n_bias <= 1024);
         answer(req);
-        lg_oai_close(&req);
+        lg_request_close(&req);
     } else {
         lg_buf text = {0};
         LG_ASSERT(!req && (e.http == 400 || e.http == 404) && e.msg[0]);
@@ -76,7 +77,7 @@ static void serve(const lg_oai_model *model, bool chat, const char *body, size_t
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static lg_oai_model model;
+    static lg_request_model model;
     if (!model.tok) {
         char path[512];
         const char *dir = getenv("LG_SOURCE_DIR");

@@ -31,7 +31,7 @@ static void check_stream(const lg_buf *sse) {
     }
 }
 
-static void refused(const lg_wire *wire, const lg_oai_error *e) {
+static void refused(const lg_wire *wire, const lg_request_error *e) {
     lg_buf text = {0};
     LG_ASSERT((e->http == 400 || e->http == 404) && e->msg[0]);
     wire->error(e, &text);
@@ -39,10 +39,10 @@ static void refused(const lg_wire *wire, const lg_oai_error *e) {
     lg_buf_fini(&text);
 }
 
-static void serve(const lg_wire *wire, const lg_oai_model *model, const char *body,
+static void serve(const lg_wire *wire, const lg_request_model *model, const char *body,
                   size_t len_bytes) {
-    lg_oai_req *req;
-    lg_oai_error e;
+    lg_request_parsed *req;
+    lg_request_error e;
     lg_out *out;
     lg_buf text = {0};
     if (!wire->open(model, body, len_bytes, &req, &e)) {
@@ -66,14 +66,14 @@ static void serve(const lg_wire *wire, const lg_oai_model *model, const char *bo
         must_parse(text.data, text.len_bytes);
     }
     wire->out_close(&out);
-    lg_oai_close(&req);
+    lg_request_close(&req);
     lg_buf_fini(&text);
 }
 
-static void answer(lg_request_answer_fn *fn, const lg_oai_model *model, const char *body,
+static void answer(lg_request_answer_fn *fn, const lg_request_model *model, const char *body,
                    size_t len_bytes) {
     lg_buf text = {0};
-    lg_oai_error e;
+    lg_request_error e;
     if (fn(model, body, len_bytes, &text, &e))
         must_parse(text.data, text.len_bytes);
     else
@@ -82,7 +82,7 @@ static void answer(lg_request_answer_fn *fn, const lg_oai_model *model, const ch
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static lg_oai_model model;
+    static lg_request_model model;
     const char *body = (const char *)data;
     if (!model.tok) {
         char path[512];

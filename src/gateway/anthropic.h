@@ -13,14 +13,14 @@ extern const lg_wire lg_anthropic_wire;
 /* The table of fields. */
 const lg_field *lg_anthropic_fields(size_t *n);
 
-/* Parse and render a body.  On false *e is filled and nothing is owned; otherwise lg_oai_close. */
-bool lg_anthropic_open(const lg_oai_model *model, const char *body, size_t len_bytes,
-                       lg_oai_req **req, lg_oai_error *e);
+/* Parse and render a body.  On false *e is filled and nothing is owned; otherwise lg_request_close. */
+bool lg_anthropic_open(const lg_request_model *model, const char *body, size_t len_bytes,
+                       lg_request_parsed **req, lg_request_error *e);
 
 /* Body of /v1/messages/count_tokens: {"input_tokens": N}. */
 lg_request_answer_fn lg_anthropic_count;
 
 /* {"type": "error", "error": {"type", "message"}} */
-void lg_anthropic_error(const lg_oai_error *e, lg_buf *body);
+void lg_anthropic_error(const lg_request_error *e, lg_buf *body);
 
 #endif

@@ -1,6 +1,6 @@
 /* anthropic_req.c - bodies of /v1/messages into what the engine needs: see anthropic.h.
  *
- * In:  the bytes of a body.   Out: lg_oai_req, or the error to answer with.
+ * In:  the bytes of a body.   Out: lg_request_parsed, or the error to answer with.
  * How: system, messages and tools are written as the JSON that the chat format reads; everything else goes through the table
  *      `fields`.  Blocks are checked while they are written, so that the client's own indices appear in errors.
  * Thread: gateway.  Memory: the request owns both documents.  Test: tests/unit/test_anthropic.c */
@@ -530,7 +530,7 @@ static bool render(lg_parse *p) {
 
 /* The wording is what clients of this format look for. */
 static bool check_length(lg_parse *p) {
-    const lg_oai_req *r = p->req;
+    const lg_request_parsed *r = p->req;
     size_t n = r->ids.n, n_ctx = r->model->n_ctx;
     if (n + 1 > n_ctx)
         return lg_request_refuse(p->e, "messages", "context_length_exceeded",
@@ -546,7 +546,7 @@ static bool check_length(lg_parse *p) {
 }
 
 static bool finish(lg_parse *p) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     r->max_tokens = p->max_tokens;
     if (r->think_budget && r->think_budget >= r->max_tokens)
         return lg_request_refuse(p->e, "thinking.budget_tokens", "invalid_value",
@@ -557,19 +557,19 @@ static bool finish(lg_parse *p) {
            lg_request_name_it(r, "msg_", p->e);
 }
 
-bool lg_anthropic_open(const lg_oai_model *model, const char *body, size_t len_bytes,
-                       lg_oai_req **req, lg_oai_error *e) {
+bool lg_anthropic_open(const lg_request_model *model, const char *body, size_t len_bytes,
+                       lg_request_parsed **req, lg_request_error *e) {
     return lg_request_open(model, LG_AT_MESSAGES, fields, LG_COUNT(fields), finish, body,
                            len_bytes, req, e);
 }
 
-bool lg_anthropic_count(const lg_oai_model *model, const char *body, size_t len_bytes,
-                        lg_buf *answer, lg_oai_error *e) {
-    lg_oai_req *r;
+bool lg_anthropic_count(const lg_request_model *model, const char *body, size_t len_bytes,
+                        lg_buf *answer, lg_request_error *e) {
+    lg_request_parsed *r;
     if (!lg_request_open(model, LG_AT_COUNT, fields, LG_COUNT(fields), render, body, len_bytes,
                          &r, e))
         return false;
     lg_buf_printf(answer, "{\"input_tokens\":%zu}", r->ids.n);
-    lg_oai_close(&r);
+    lg_request_close(&r);
     return true;
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct answer {
-    const lg_oai_req *req; /* borrowed */
+    const lg_request_parsed *req; /* borrowed */
     lg_blocks blocks;
     bool started; /* message_start is written */
     lg_finish finish;
@@ -35,7 +35,7 @@ static void put_usage(lg_buf *b, const answer *a) {
 }
 
 static void put_stop(lg_buf *b, const answer *a) {
-    const lg_oai_req *r = a->req;
+    const lg_request_parsed *r = a->req;
     const char *reason = NULL, *sequence = NULL;
     switch (a->finish) {
     case LG_FINISH_LENGTH: reason = "max_tokens"; break;
@@ -151,7 +151,7 @@ static void start(answer *a) {
 
 /* ---- As a wire format ---- */
 
-static lg_status out_open(const lg_oai_req *req, uint32_t choice, lg_out **out) {
+static lg_status out_open(const lg_request_parsed *req, uint32_t choice, lg_out **out) {
     (void)choice;
     answer *a = lg_mem_alloc(sizeof *a);
     *out = (lg_out *)a;
@@ -183,7 +183,8 @@ static lg_status take_event(lg_out *out, const lg_event *event, lg_buf *sse) {
     return a->req->stream && sse->failed ? LG_E_NOMEM : LG_OK;
 }
 
-static void stream_end(const lg_oai_req *req, lg_out *const *out, uint32_t n_out, lg_buf *sse) {
+static void stream_end(const lg_request_parsed *req, lg_out *const *out, uint32_t n_out,
+                       lg_buf *sse) {
     const answer *a = (const answer *)out[0];
     (void)req;
     (void)n_out;
@@ -205,14 +206,15 @@ static void ping(lg_out *out, lg_buf *sse) {
     end_event(sse);
 }
 
-static void stream_error(lg_out *out, const lg_oai_error *e, lg_buf *sse) {
+static void stream_error(lg_out *out, const lg_request_error *e, lg_buf *sse) {
     (void)out;
     lg_buf_puts(sse, "event: error\ndata: ");
     lg_anthropic_error(e, sse);
     lg_buf_puts(sse, "\n\n");
 }
 
-static void response(const lg_oai_req *req, lg_out *const *out, uint32_t n_out, lg_buf *body) {
+static void response(const lg_request_parsed *req, lg_out *const *out, uint32_t n_out,
+                     lg_buf *body) {
     const answer *a = (const answer *)out[0];
     (void)req;
     (void)n_out;
@@ -241,7 +243,7 @@ static const char *type_of(int http) {
     }
 }
 
-void lg_anthropic_error(const lg_oai_error *e, lg_buf *body) {
+void lg_anthropic_error(const lg_request_error *e, lg_buf *body) {
     char msg[sizeof e->msg + sizeof e->param + 2];
     bool named = !e->param[0] || strstr(e->msg, e->param);
     snprintf(msg, sizeof msg, "%s%s%s", named ? "" : e->param, named ? "" : ": ", e->msg);

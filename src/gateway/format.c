@@ -67,7 +67,7 @@ bool lg_format_force(lg_parse *p, const char *param, bool named, const lg_json *
 
 /* The tools that may be called. */
 static bool put_tools(lg_parse *p) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     bool first = true;
     lg_buf_puts(&r->grammar, "{\"tools\":[");
     for (const lg_json *t = r->tools ? r->tools->child : NULL; t; t = t->next) {
@@ -87,7 +87,7 @@ static bool put_tools(lg_parse *p) {
 }
 
 bool lg_format_finish(lg_parse *p) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     lg_grammar *g;
     lg_err err = {0};
     const char *param = p->force ? p->force_param : p->form_param;

@@ -53,7 +53,7 @@ typedef struct lg_gateway_opt {
     uint64_t drain_us;         /* how long answers may go on after SIGTERM */
     uint64_t restart_us;       /* how long answers wait for a lost worker */
     uint64_t ping_us;          /* a stream that is silent for so long shows that it lives */
-    bool keep_header, lenient; /* see lg_oai_model */
+    bool keep_header, lenient; /* see lg_request_model */
     bool share_cache;          /* prefixes are shared by all keys */
     bool no_replay;            /* every turn of the assistant is rendered from its text */
     const char *keys_path;     /* NULL: nobody is asked for a key */
@@ -195,7 +195,7 @@ typedef struct lg_gateway {
     const lg_gateway_opt *opt;
     lg_super *sup;
     lg_tokenizer *tok;
-    lg_oai_model model;
+    lg_request_model model;
     lg_guard guard;
     lg_notice notice;
     bool draining;

@@ -10,8 +10,8 @@
 #include "gateway/request.h"
 
 /* Parse and render a body.  On false *e is filled and nothing is owned. */
-bool lg_oai_open(const lg_oai_model *model, bool chat, const char *body, size_t len_bytes,
-                 lg_oai_req **req, lg_oai_error *e);
+bool lg_oai_open(const lg_request_model *model, bool chat, const char *body, size_t len_bytes,
+                 lg_request_parsed **req, lg_request_error *e);
 
 /* The table of fields. */
 const lg_field *lg_oai_fields(size_t *n);
@@ -22,7 +22,7 @@ bool lg_oai_check_messages(lg_parse *p);
 
 /* One choice's answer in the making.  Owned by the caller. */
 typedef struct lg_oai_out lg_oai_out;
-lg_status lg_oai_out_open(const lg_oai_req *req, uint32_t choice, lg_oai_out **out);
+lg_status lg_oai_out_open(const lg_request_parsed *req, uint32_t choice, lg_oai_out **out);
 void lg_oai_out_close(lg_oai_out **out);
 
 /* Take one engine event (TOKEN or DONE; its text, logprobs, finish).  When streaming, appends finished server-sent events
@@ -31,17 +31,17 @@ void lg_oai_out_close(lg_oai_out **out);
 lg_status lg_oai_out_event(lg_oai_out *out, const lg_event *event, lg_buf *sse);
 
 /* Stream: the usage chunk (when asked for) and "data: [DONE]\n\n", after every choice is done. */
-void lg_oai_stream_end(const lg_oai_req *req, lg_oai_out *const *out, uint32_t n_out,
+void lg_oai_stream_end(const lg_request_parsed *req, lg_oai_out *const *out, uint32_t n_out,
                        lg_buf *sse);
 
 /* Not streaming: the whole response object, after every choice is done. */
-void lg_oai_response(const lg_oai_req *req, lg_oai_out *const *out, uint32_t n_out,
+void lg_oai_response(const lg_request_parsed *req, lg_oai_out *const *out, uint32_t n_out,
                      lg_buf *body);
 
 /* {"error": {...}} */
-void lg_oai_error_body(const lg_oai_error *e, lg_buf *body);
+void lg_oai_error_body(const lg_request_error *e, lg_buf *body);
 
 /* Body of GET /v1/models. */
-void lg_oai_models(const lg_oai_model *model, lg_buf *body);
+void lg_oai_models(const lg_request_model *model, lg_buf *body);
 
 #endif

@@ -1,6 +1,6 @@
 /* openai_req.c - request bodies of the OpenAI wire format into what the engine needs: see openai.h.
  *
- * In:  the bytes of a body.   Out: lg_oai_req, or the error to answer with.
+ * In:  the bytes of a body.   Out: lg_request_parsed, or the error to answer with.
  * Policy: the table `fields` below is all there is; request.c says what happens to other fields.
  * Thread: gateway.  Memory: the request owns its document, ids and biases.  Test: tests/unit/test_openai.c,
  * fuzz/fuzz_openai.c */
@@ -123,7 +123,7 @@ static const lg_field fields[] = {
      false, 0},
     {"max_completion_tokens", "integer", LG_AT_CHAT, take_max_completion_tokens, 0, 1,
      LG_REQUEST_ANY_COUNT, false, 0},
-    {"n", "integer", BOTH, take_n, 0, 1, LG_OAI_MAX_CHOICE, false, 0},
+    {"n", "integer", BOTH, take_n, 0, 1, LG_REQUEST_MAX_CHOICE, false, 0},
     /* sampling */
     {"temperature", "number", BOTH, lg_request_take_float, LG_REQUEST_PARAMS(temperature), 0, 2,
      false, 0},
@@ -177,7 +177,7 @@ static const lg_field fields[] = {
 
 /* What the fields mean together. */
 static bool combine_fields(lg_parse *p) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     if (p->stream_options && !r->stream)
         return lg_request_refuse(p->e, "stream_options", "invalid_value",
                                  "stream_options is only allowed when stream is true.");
@@ -254,7 +254,7 @@ static bool take_ids(lg_parse *p, const lg_json *list) {
 
 /* Text is text: no control token is matched in it.  Who wants one gives ids. */
 static bool encode_prompt(lg_parse *p) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     const lg_json *v = p->prompt;
     if (v->kind == LG_JSON_ARRAY && v->child &&
         (v->child->kind == LG_JSON_STRING || v->child->kind == LG_JSON_ARRAY)) {
@@ -281,7 +281,7 @@ static bool encode_prompt(lg_parse *p) {
 /* ---- Interface ---- */
 
 static bool finish(lg_parse *p) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     r->chat = p->at == LG_AT_CHAT;
     if (!combine_fields(p)) return false;
     if (r->chat)
@@ -300,8 +300,8 @@ const lg_field *lg_oai_fields(size_t *n) {
     return fields;
 }
 
-bool lg_oai_open(const lg_oai_model *model, bool chat, const char *body, size_t len_bytes,
-                 lg_oai_req **req, lg_oai_error *e) {
+bool lg_oai_open(const lg_request_model *model, bool chat, const char *body, size_t len_bytes,
+                 lg_request_parsed **req, lg_request_error *e) {
     return lg_request_open(model, chat ? LG_AT_CHAT : LG_AT_TEXT, fields, LG_COUNT(fields),
                            finish, body, len_bytes, req, e);
 }

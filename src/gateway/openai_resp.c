@@ -20,7 +20,7 @@ typedef struct call {
 enum { TOKENS, LOGPROBS, TOP, OFFSETS, N_LIST }; /* lists of the completions' logprobs object */
 
 struct lg_oai_out {
-    const lg_oai_req *req; /* borrowed */
+    const lg_request_parsed *req; /* borrowed */
     uint32_t choice;
     lg_outparse *parse; /* NULL: a completion */
     lg_buf content, reasoning;
@@ -46,7 +46,7 @@ static void put_text(lg_buf *b, const char *key, const char *s, size_t len_bytes
     lg_json_put_string(b, s, len_bytes);
 }
 
-static void put_head(lg_buf *b, const lg_oai_req *req, const char *object) {
+static void put_head(lg_buf *b, const lg_request_parsed *req, const char *object) {
     lg_buf_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%llu,", req->id, object,
                   (unsigned long long)req->created);
     put_text(b, "model", req->model->name, strlen(req->model->name));
@@ -74,7 +74,7 @@ static void put_finish(lg_buf *b, const lg_oai_out *out) {
         lg_buf_puts(b, "null");
 }
 
-static void put_usage(lg_buf *b, const lg_oai_req *req, lg_oai_out *const *out,
+static void put_usage(lg_buf *b, const lg_request_parsed *req, lg_oai_out *const *out,
                       uint32_t n_out) {
     /* The prompt is counted once; of it, what was reused for every choice. */
     uint64_t n_prompt = req->ids.n, n = 0, n_cached = n_prompt;
@@ -312,7 +312,7 @@ static void on_part(void *ctx, const lg_part *part) {
 
 /* ---- Interface ---- */
 
-lg_status lg_oai_out_open(const lg_oai_req *req, uint32_t choice, lg_oai_out **out) {
+lg_status lg_oai_out_open(const lg_request_parsed *req, uint32_t choice, lg_oai_out **out) {
     lg_oai_out *o = *out = lg_mem_alloc(sizeof *o);
     if (!o) return LG_E_NOMEM;
     o->req = req;
@@ -351,7 +351,7 @@ static lg_status take_text(lg_oai_out *out, const lg_event *e) {
 }
 
 static void stream_error(lg_oai_out *out, lg_status status) {
-    lg_oai_error e = {.http = 500, .type = "server_error", .code = "generation_failed"};
+    lg_request_error e = {.http = 500, .type = "server_error", .code = "generation_failed"};
     const char *name = lg_status_name(status);
     memcpy(e.msg, "The answer ended early: ", 24);
     strncat(e.msg, name, sizeof e.msg - 25);
@@ -398,7 +398,7 @@ lg_status lg_oai_out_event(lg_oai_out *out, const lg_event *event, lg_buf *sse) 
     return out->failed ? LG_E_NOMEM : LG_OK;
 }
 
-void lg_oai_stream_end(const lg_oai_req *req, lg_oai_out *const *out, uint32_t n_out,
+void lg_oai_stream_end(const lg_request_parsed *req, lg_oai_out *const *out, uint32_t n_out,
                        lg_buf *sse) {
     if (req->include_usage) {
         lg_buf_puts(sse, "data: ");
@@ -434,7 +434,7 @@ static void put_message(lg_buf *b, const lg_oai_out *out) {
     lg_buf_puts(b, out->n_call ? "]}" : "}");
 }
 
-void lg_oai_response(const lg_oai_req *req, lg_oai_out *const *out, uint32_t n_out,
+void lg_oai_response(const lg_request_parsed *req, lg_oai_out *const *out, uint32_t n_out,
                      lg_buf *body) {
     put_head(body, req, req->chat ? "chat.completion" : "text_completion");
     lg_buf_puts(body, ",\"choices\":[");
@@ -454,7 +454,7 @@ void lg_oai_response(const lg_oai_req *req, lg_oai_out *const *out, uint32_t n_o
     lg_buf_puts(body, "}");
 }
 
-void lg_oai_error_body(const lg_oai_error *e, lg_buf *body) {
+void lg_oai_error_body(const lg_request_error *e, lg_buf *body) {
     lg_buf_puts(body, "{\"error\":{");
     put_text(body, "message", e->msg, strlen(e->msg));
     lg_buf_puts(body, ",");
@@ -472,7 +472,7 @@ void lg_oai_error_body(const lg_oai_error *e, lg_buf *body) {
     lg_buf_puts(body, "}}");
 }
 
-void lg_oai_models(const lg_oai_model *model, lg_buf *body) {
+void lg_oai_models(const lg_request_model *model, lg_buf *body) {
     lg_buf_puts(body, "{\"object\":\"list\",\"data\":[{");
     put_text(body, "id", model->name, strlen(model->name));
     lg_buf_printf(body, ",\"object\":\"model\",\"created\":%llu,\"owned_by\":\"lignum\"}]}",
@@ -481,17 +481,17 @@ void lg_oai_models(const lg_oai_model *model, lg_buf *body) {
 
 /* ---- As a wire format ---- */
 
-static bool open_chat(const lg_oai_model *model, const char *body, size_t len_bytes,
-                      lg_oai_req **req, lg_oai_error *e) {
+static bool open_chat(const lg_request_model *model, const char *body, size_t len_bytes,
+                      lg_request_parsed **req, lg_request_error *e) {
     return lg_oai_open(model, true, body, len_bytes, req, e);
 }
 
-static bool open_text(const lg_oai_model *model, const char *body, size_t len_bytes,
-                      lg_oai_req **req, lg_oai_error *e) {
+static bool open_text(const lg_request_model *model, const char *body, size_t len_bytes,
+                      lg_request_parsed **req, lg_request_error *e) {
     return lg_oai_open(model, false, body, len_bytes, req, e);
 }
 
-static lg_status wire_out_open(const lg_oai_req *req, uint32_t choice, lg_out **out) {
+static lg_status wire_out_open(const lg_request_parsed *req, uint32_t choice, lg_out **out) {
     lg_oai_out *o;
     lg_status st = lg_oai_out_open(req, choice, &o);
     *out = (lg_out *)o;
@@ -508,7 +508,7 @@ static lg_status wire_event(lg_out *out, const lg_event *event, lg_buf *sse) {
     return lg_oai_out_event((lg_oai_out *)out, event, sse);
 }
 
-static void wire_stream_end(const lg_oai_req *req, lg_out *const *out, uint32_t n_out,
+static void wire_stream_end(const lg_request_parsed *req, lg_out *const *out, uint32_t n_out,
                             lg_buf *sse) {
     lg_oai_stream_end(req, (lg_oai_out *const *)out, n_out, sse);
 }
@@ -518,14 +518,14 @@ static void wire_ping(lg_out *out, lg_buf *sse) {
     lg_buf_puts(sse, ": ping\n\n");
 }
 
-static void wire_stream_error(lg_out *out, const lg_oai_error *e, lg_buf *sse) {
+static void wire_stream_error(lg_out *out, const lg_request_error *e, lg_buf *sse) {
     (void)out;
     lg_buf_puts(sse, "data: ");
     lg_oai_error_body(e, sse);
     lg_buf_puts(sse, "\n\n");
 }
 
-static void wire_response(const lg_oai_req *req, lg_out *const *out, uint32_t n_out,
+static void wire_response(const lg_request_parsed *req, lg_out *const *out, uint32_t n_out,
                           lg_buf *body) {
     lg_oai_response(req, (lg_oai_out *const *)out, n_out, body);
 }

@@ -27,7 +27,7 @@ struct lg_reader {
     bool over;
     int wake; /* eventfd */
     struct event *on_wake;
-    lg_oai_model model; /* tenant: of the body at hand */
+    lg_request_model model; /* tenant: of the body at hand */
     void (*done)(void *ctx, lg_read *read);
     void *ctx;
 };
@@ -50,7 +50,7 @@ void lg_read_free(lg_read *read) {
     if (!read) return;
     lg_buf_fini(&read->body);
     lg_buf_fini(&read->text);
-    lg_oai_close(&read->req);
+    lg_request_close(&read->req);
     lg_mem_free(read);
 }
 
@@ -107,7 +107,7 @@ static bool start(lg_reader *r) {
     return ok;
 }
 
-lg_status lg_reader_open(struct event_base *base, const lg_oai_model *model,
+lg_status lg_reader_open(struct event_base *base, const lg_request_model *model,
                          void (*done)(void *ctx, lg_read *read), void *ctx, lg_reader **out,
                          lg_err *err) {
     lg_reader *r = lg_mem_alloc(sizeof *r);

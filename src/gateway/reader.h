@@ -22,16 +22,16 @@ typedef struct lg_read {
         ctx; /* for `done`; may be changed while it is being read, by the gateway's thread alone */
     /* what came of it */
     bool ok;
-    lg_oai_req *req;
+    lg_request_parsed *req;
     lg_buf text; /* the answer's */
-    lg_oai_error err;
+    lg_request_error err;
     struct lg_read *next;
 } lg_read;
 
 void lg_read_free(lg_read *read);
 
 /* done is called in the loop of `base`, once for each body put.  `model` is copied.  LG_E_NOMEM, LG_E_IO; the caller owns *r. */
-lg_status lg_reader_open(struct event_base *base, const lg_oai_model *model,
+lg_status lg_reader_open(struct event_base *base, const lg_request_model *model,
                          void (*done)(void *ctx, lg_read *read), void *ctx, lg_reader **r,
                          lg_err *err);
 

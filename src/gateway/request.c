@@ -1,6 +1,6 @@
 /* request.c - what the request bodies of all wire formats share: see request.h.
  *
- * In:  the bytes of a body and a table of fields.   Out: lg_oai_req, or the error to answer with.
+ * In:  the bytes of a body and a table of fields.   Out: lg_request_parsed, or the error to answer with.
  * Thread: gateway.  Memory: the request owns its documents, ids and biases.  Test: tests/unit/test_openai.c,
  * fuzz/fuzz_openai.c */
 #include "gateway/request.h"
@@ -24,10 +24,10 @@
 /* ---- Errors ---- */
 
 /* Fill *e with a 400; always false. */
-bool lg_request_refuse(lg_oai_error *e, const char *param, const char *code, const char *fmt,
-                       ...) {
+bool lg_request_refuse(lg_request_error *e, const char *param, const char *code,
+                       const char *fmt, ...) {
     va_list ap;
-    *e = (lg_oai_error){.http = 400, .type = "invalid_request_error", .code = code};
+    *e = (lg_request_error){.http = 400, .type = "invalid_request_error", .code = code};
     snprintf(e->param, sizeof e->param, "%s", param);
     va_start(ap, fmt);
     vsnprintf(e->msg, sizeof e->msg, fmt, ap);
@@ -52,8 +52,8 @@ bool lg_request_key_among(const lg_json *member, const char *const *list, size_t
     return false;
 }
 
-bool lg_request_no_memory(lg_oai_error *e) {
-    *e = (lg_oai_error){.http = 503, .type = "server_error", .code = "out_of_memory"};
+bool lg_request_no_memory(lg_request_error *e) {
+    *e = (lg_request_error){.http = 503, .type = "server_error", .code = "out_of_memory"};
     snprintf(e->msg, sizeof e->msg, "The server has no memory for this request.");
     return false;
 }
@@ -200,7 +200,7 @@ static bool read_id(const char *s, size_t len, uint32_t limit, uint32_t *id) {
 }
 
 bool lg_request_take_logit_bias(lg_parse *p, const lg_field *f, const lg_json *v) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     if (v->kind != LG_JSON_OBJECT)
         return lg_request_bad(p, f->name, v, "an object of token ids");
     if (v->n_child > MAX_BIAS)
@@ -235,10 +235,10 @@ static bool take_one_stop(lg_parse *p, const char *param, const lg_json *v) {
 bool lg_request_take_stop(lg_parse *p, const lg_field *f, const lg_json *v) {
     char param[LG_REQUEST_PARAM];
     if (v->kind != LG_JSON_ARRAY) return take_one_stop(p, f->name, v);
-    if (v->n_child > LG_OAI_MAX_STOP)
+    if (v->n_child > LG_REQUEST_MAX_STOP)
         return lg_request_refuse(p->e, f->name, "invalid_value",
-                                 "%s: at most %d strings, found %u", f->name, LG_OAI_MAX_STOP,
-                                 v->n_child);
+                                 "%s: at most %d strings, found %u", f->name,
+                                 LG_REQUEST_MAX_STOP, v->n_child);
     for (const lg_json *s = v->child; s; s = s->next) {
         lg_request_name(param, "%s[%u]", f->name, p->req->n_stop);
         if (!take_one_stop(p, param, s)) return false;
@@ -322,7 +322,7 @@ bool lg_request_take_cache_salt(lg_parse *p, const lg_field *f, const lg_json *v
     return true;
 }
 
-uint64_t lg_request_salt(uint64_t key, const lg_oai_req *r) {
+uint64_t lg_request_salt(uint64_t key, const lg_request_parsed *r) {
     uint8_t hash[16];
     if (!r->salt) return key;
     crypto_generichash(hash, sizeof hash, (const uint8_t *)&r->salt, sizeof r->salt,
@@ -422,10 +422,10 @@ static bool take_fields(lg_parse *p, const lg_field *table, size_t n_field,
     return true;
 }
 
-bool lg_request_name_it(lg_oai_req *r, const char *prefix, lg_oai_error *e) {
+bool lg_request_name_it(lg_request_parsed *r, const char *prefix, lg_request_error *e) {
     uint64_t x[2];
     if (getrandom(x, sizeof x, 0) != (ssize_t)sizeof x) {
-        *e = (lg_oai_error){.http = 500, .type = "server_error"};
+        *e = (lg_request_error){.http = 500, .type = "server_error"};
         snprintf(e->msg, sizeof e->msg, "The server has no random numbers.");
         return false;
     }
@@ -453,11 +453,11 @@ static bool fill(lg_parse *p, const lg_field *table, size_t n_field,
     return take_fields(p, table, n_field, root) && finish(p);
 }
 
-bool lg_request_open(const lg_oai_model *model, uint32_t at, const lg_field *table,
+bool lg_request_open(const lg_request_model *model, uint32_t at, const lg_field *table,
                      size_t n_field, bool (*finish)(lg_parse *p), const char *body,
-                     size_t len_bytes, lg_oai_req **req, lg_oai_error *e) {
-    *e = (lg_oai_error){0};
-    lg_oai_req *r = *req = lg_mem_alloc(sizeof *r);
+                     size_t len_bytes, lg_request_parsed **req, lg_request_error *e) {
+    *e = (lg_request_error){0};
+    lg_request_parsed *r = *req = lg_mem_alloc(sizeof *r);
     if (!r) return lg_request_no_memory(e);
     r->model = model;
     r->tenant = model->tenant;
@@ -466,12 +466,12 @@ bool lg_request_open(const lg_oai_model *model, uint32_t at, const lg_field *tab
     r->n_choice = 1;
     lg_parse p = {.req = r, .e = e, .at = at, .thinking = -1, .asked = -1, .top_logprobs = -1};
     if (fill(&p, table, n_field, finish, body, len_bytes)) return true;
-    lg_oai_close(req);
+    lg_request_close(req);
     return false;
 }
 
-void lg_oai_close(lg_oai_req **req) {
-    lg_oai_req *r = *req;
+void lg_request_close(lg_request_parsed **req) {
+    lg_request_parsed *r = *req;
     if (!r) return;
     lg_ids_fini(&r->ids);
     lg_mem_free(r->bias);
@@ -486,8 +486,8 @@ void lg_oai_close(lg_oai_req **req) {
 
 /* The prompt's ids with kept turns in their own.  false: that would not fit, or the text is not for the model. */
 static bool replay(lg_parse *p, const lg_chat *chat, lg_status *st, lg_err *err) {
-    lg_oai_req *r = p->req;
-    const lg_oai_model *m = r->model;
+    lg_request_parsed *r = p->req;
+    const lg_request_model *m = r->model;
     uint32_t wants =
         p->max_tokens > p->max_completion_tokens ? p->max_tokens : p->max_completion_tokens;
     if (!m->replay || p->at == LG_AT_TOKENIZE) return false;
@@ -500,7 +500,7 @@ static bool replay(lg_parse *p, const lg_chat *chat, lg_status *st, lg_err *err)
 }
 
 bool lg_request_render(lg_parse *p, const lg_json *messages) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     lg_chat chat = {0};
     lg_err err = {0};
     bool no_think = p->thinking >= 0 ? p->thinking == 0 : p->effort_none;
@@ -522,7 +522,7 @@ bool lg_request_render(lg_parse *p, const lg_json *messages) {
 }
 
 bool lg_request_render_text(lg_parse *p, lg_buf *text) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     lg_err err = {0};
     if (text->failed) return lg_request_no_memory(p->e);
     lg_status st = lg_json_parse(lg_buf_str(text), text->len_bytes, 2 * BODY_DEPTH, "messages",
@@ -534,7 +534,7 @@ bool lg_request_render_text(lg_parse *p, lg_buf *text) {
 }
 
 bool lg_request_check_length(lg_parse *p, const char *param) {
-    const lg_oai_req *r = p->req;
+    const lg_request_parsed *r = p->req;
     uint64_t n_ctx = r->model->n_ctx, n = r->ids.n, more = r->max_tokens ? r->max_tokens : 1;
     if (n + more <= n_ctx) return true;
     return lg_request_refuse(p->e, param, "context_length_exceeded",

@@ -9,11 +9,11 @@
 
 #include "model/chat.h"
 
-#define LG_OAI_MAX_CHOICE 8
-#define LG_OAI_MAX_STOP   16
+#define LG_REQUEST_MAX_CHOICE 8
+#define LG_REQUEST_MAX_STOP   16
 
 /* What the gateway knows of the served model; owned by the server. */
-typedef struct lg_oai_model {
+typedef struct lg_request_model {
     const char *name;           /* id in /v1/models */
     lg_tokenizer *tok;          /* borrowed */
     lg_params params;           /* the model's defaults */
@@ -26,22 +26,22 @@ typedef struct lg_oai_model {
     struct lg_replay *replay;   /* turns of the assistant in their own ids, or NULL */
     uint64_t tenant;  /* who asks: set for each request before it is parsed; 0 without keys */
     bool keep_header; /* leave the changing header line in system prompts of /v1/messages */
-} lg_oai_model;
+} lg_request_model;
 
 /* A refused request: HTTP status and the fields of an error object. */
-typedef struct lg_oai_error {
+typedef struct lg_request_error {
     int http;         /* 400, 404, 413, 429, 500, 503 */
     const char *type; /* "invalid_request_error", "server_error", ... static */
     const char *code; /* "context_length_exceeded", ... static; NULL = null */
     char param[64];   /* "" = null */
     char msg[512];
-} lg_oai_error;
+} lg_request_error;
 
-#define LG_REQUEST_PARAM sizeof((lg_oai_error *)0)->param /* bytes of a field's name */
+#define LG_REQUEST_PARAM sizeof((lg_request_error *)0)->param /* bytes of a field's name */
 
-/* A parsed request.  Owned by the caller: lg_oai_close. */
-typedef struct lg_oai_req {
-    const lg_oai_model *model;
+/* A parsed request.  Owned by the caller: lg_request_close. */
+typedef struct lg_request_parsed {
+    const lg_request_model *model;
     bool chat; /* from messages, its output is parsed; else plain text */
     bool stream, include_usage;
     bool opened_think;
@@ -53,8 +53,8 @@ typedef struct lg_oai_req {
     lg_params params;
     uint32_t max_tokens;   /* 0 = until the context is full */
     uint32_t think_budget; /* most ids of reasoning; 0 = no limit of its own */
-    uint32_t n_choice;     /* 1 .. LG_OAI_MAX_CHOICE */
-    const char *stop[LG_OAI_MAX_STOP];
+    uint32_t n_choice;     /* 1 .. LG_REQUEST_MAX_CHOICE */
+    const char *stop[LG_REQUEST_MAX_STOP];
     uint32_t n_stop;
     lg_bias *bias;
     uint32_t n_bias;
@@ -72,9 +72,9 @@ typedef struct lg_oai_req {
     lg_buf kept;         /* what is kept: the messages, each followed by a comma */
     bool token_strs;     /* /tokenize: the pieces too */
     lg_buf grammar;      /* what the answer must be; empty: anything */
-} lg_oai_req;
+} lg_request_parsed;
 
-void lg_oai_close(lg_oai_req **req);
+void lg_request_close(lg_request_parsed **req);
 
 /* ---- Fields ---- */
 
@@ -99,20 +99,20 @@ struct lg_field {
         *type;      /* JSON type for the OpenAPI document; "" = more than one; NULL = refused */
     uint32_t where; /* LG_AT_... in which it is known */
     lg_field_fn *fn;
-    size_t offset; /* of a float in lg_params, or of a bool in lg_oai_req */
+    size_t offset; /* of a float in lg_params, or of a bool in lg_request_parsed */
     double low, high;
     bool open;       /* low itself is not allowed */
     uint32_t needed; /* LG_AT_... in which it must be there */
 };
 
 #define LG_REQUEST_PARAMS(member) offsetof(lg_params, member)
-#define LG_REQUEST_REQ(member)    offsetof(lg_oai_req, member)
+#define LG_REQUEST_REQ(member)    offsetof(lg_request_parsed, member)
 #define LG_REQUEST_ANY_COUNT      2147483647.0
 
 /* A body on its way. */
 struct lg_parse {
-    lg_oai_req *req;
-    lg_oai_error *e;
+    lg_request_parsed *req;
+    lg_request_error *e;
     uint32_t at;                                            /* LG_AT_..., one */
     const lg_json *messages, *tools, *prompt;               /* as given */
     const lg_json *text, *system, *instructions, *previous; /* other formats */
@@ -131,17 +131,17 @@ struct lg_parse {
 
 /* Make a request and parse its body: the fields through `table`, then `finish`, which renders the prompt.  On false *e is
  * filled and nothing is owned. */
-bool lg_request_open(const lg_oai_model *model, uint32_t at, const lg_field *table,
+bool lg_request_open(const lg_request_model *model, uint32_t at, const lg_field *table,
                      size_t n_field, bool (*finish)(lg_parse *p), const char *body,
-                     size_t len_bytes, lg_oai_req **req, lg_oai_error *e);
+                     size_t len_bytes, lg_request_parsed **req, lg_request_error *e);
 
 /* ---- Errors: all return false, but for the one that may not ---- */
 
 /* Fill *e with a 400. */
-bool lg_request_refuse(lg_oai_error *e, const char *param, const char *code, const char *fmt,
-                       ...) __attribute__((format(printf, 4, 5)));
+bool lg_request_refuse(lg_request_error *e, const char *param, const char *code,
+                       const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
-bool lg_request_no_memory(lg_oai_error *e);
+bool lg_request_no_memory(lg_request_error *e);
 
 /* Refuse value v: expected this, found that. */
 bool lg_request_bad(lg_parse *p, const char *param, const lg_json *v, const char *expected);
@@ -174,7 +174,7 @@ lg_field_fn lg_request_take_model, lg_request_take_bool, lg_request_take_float,
     lg_request_only_one, lg_request_never;
 
 /* Who shares kept texts with this request: the key's number and the request's cache_salt as one. */
-uint64_t lg_request_salt(uint64_t key, const lg_oai_req *r);
+uint64_t lg_request_salt(uint64_t key, const lg_request_parsed *r);
 
 /* An integer within the field's range. */
 bool lg_request_take_count(lg_parse *p, const lg_field *f, const lg_json *v, uint32_t *out);
@@ -201,32 +201,34 @@ bool lg_request_render_text(lg_parse *p, lg_buf *text);
 bool lg_request_check_length(lg_parse *p, const char *param);
 
 /* Give the request its id, "PREFIX" and 32 hexadecimal digits, and its time. */
-bool lg_request_name_it(lg_oai_req *r, const char *prefix, lg_oai_error *e);
+bool lg_request_name_it(lg_request_parsed *r, const char *prefix, lg_request_error *e);
 
 /* ---- What routes.c needs of a wire format ---- */
 
 /* A body answered at once, without the engine: appends the answer's JSON.  On false *e is filled. */
-typedef bool lg_request_answer_fn(const lg_oai_model *model, const char *body, size_t len_bytes,
-                                  lg_buf *answer, lg_oai_error *e);
+typedef bool lg_request_answer_fn(const lg_request_model *model, const char *body,
+                                  size_t len_bytes, lg_buf *answer, lg_request_error *e);
 
 typedef struct lg_out lg_out; /* one choice's answer in the making; each format has its own */
 
 typedef struct lg_wire {
-    bool (*open)(const lg_oai_model *model, const char *body, size_t len_bytes,
-                 lg_oai_req **req, lg_oai_error *e);
-    lg_status (*out_open)(const lg_oai_req *req, uint32_t choice, lg_out **out);
+    bool (*open)(const lg_request_model *model, const char *body, size_t len_bytes,
+                 lg_request_parsed **req, lg_request_error *e);
+    lg_status (*out_open)(const lg_request_parsed *req, uint32_t choice, lg_out **out);
     void (*out_close)(lg_out **out);
     /* One engine event.  When streaming, appends finished server-sent events; otherwise collects.  LG_E_NOMEM. */
     lg_status (*event)(lg_out *out, const lg_event *event, lg_buf *sse);
     /* Stream: something harmless to show that the server is alive. */
     void (*ping)(lg_out *out, lg_buf *sse);
     /* Stream: what follows when every choice is done. */
-    void (*stream_end)(const lg_oai_req *req, lg_out *const *out, uint32_t n_out, lg_buf *sse);
+    void (*stream_end)(const lg_request_parsed *req, lg_out *const *out, uint32_t n_out,
+                       lg_buf *sse);
     /* Stream: what is said instead of stream_end when it cannot go on.  out may be NULL. */
-    void (*stream_error)(lg_out *out, const lg_oai_error *e, lg_buf *sse);
+    void (*stream_error)(lg_out *out, const lg_request_error *e, lg_buf *sse);
     /* Not streaming: the whole object, after every choice is done. */
-    void (*response)(const lg_oai_req *req, lg_out *const *out, uint32_t n_out, lg_buf *body);
-    void (*error)(const lg_oai_error *e, lg_buf *body);
+    void (*response)(const lg_request_parsed *req, lg_out *const *out, uint32_t n_out,
+                     lg_buf *body);
+    void (*error)(const lg_request_error *e, lg_buf *body);
 } lg_wire;
 
 extern const lg_wire lg_openai_chat, lg_openai_text;

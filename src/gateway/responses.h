@@ -13,9 +13,9 @@ extern const lg_wire lg_responses_wire;
 /* The table of fields. */
 const lg_field *lg_responses_fields(size_t *n);
 
-/* Parse and render a body.  On false *e is filled and nothing is owned; otherwise lg_oai_close. */
-bool lg_responses_open(const lg_oai_model *model, const char *body, size_t len_bytes,
-                       lg_oai_req **req, lg_oai_error *e);
+/* Parse and render a body.  On false *e is filled and nothing is owned; otherwise lg_request_close. */
+bool lg_responses_open(const lg_request_model *model, const char *body, size_t len_bytes,
+                       lg_request_parsed **req, lg_request_error *e);
 
 /* Append the name, as a JSON string, by which the model knows a function of a namespace: "GROUP__NAME"; of none (group NULL
  * or null): its own. */

@@ -1,6 +1,6 @@
 /* responses_req.c - bodies of /v1/responses into what the engine needs: see responses.h.
  *
- * In:  the bytes of a body.   Out: lg_oai_req, or the error to answer with.
+ * In:  the bytes of a body.   Out: lg_request_parsed, or the error to answer with.
  * How: instructions, what is kept of previous_response_id and the items of input are written as the JSON that the chat format
  *      reads.  Reasoning, text and calls of the assistant that follow each other become one message.
  * Thread: gateway.  Memory: the request owns both documents and the text to keep.  Test: tests/unit/test_responses.c */
@@ -520,7 +520,7 @@ static void put_tools(const lg_parse *p, lg_buf *b) {
 }
 
 static bool render(lg_parse *p) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     lg_buf b = {0};
     if (!put_previous(p, &r->kept) || !put_input(p, &r->kept)) return false;
     if (r->kept.failed) return lg_request_no_memory(p->e);
@@ -539,7 +539,7 @@ static bool render(lg_parse *p) {
 }
 
 static bool finish(lg_parse *p) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     const lg_json *store = lg_json_get(lg_json_root(r->doc), "store");
     r->chat = true;
     r->max_tokens = p->max_tokens;
@@ -548,8 +548,8 @@ static bool finish(lg_parse *p) {
            lg_request_name_it(r, "resp_", p->e);
 }
 
-bool lg_responses_open(const lg_oai_model *model, const char *body, size_t len_bytes,
-                       lg_oai_req **req, lg_oai_error *e) {
+bool lg_responses_open(const lg_request_model *model, const char *body, size_t len_bytes,
+                       lg_request_parsed **req, lg_request_error *e) {
     return lg_request_open(model, LG_AT_RESPONSES, fields, LG_COUNT(fields), finish, body,
                            len_bytes, req, e);
 }

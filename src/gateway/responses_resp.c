@@ -13,7 +13,7 @@
 #include <string.h>
 
 typedef struct answer {
-    const lg_oai_req *req; /* borrowed */
+    const lg_request_parsed *req; /* borrowed */
     lg_blocks blocks;
     bool started; /* the first two events are written */
     uint32_t n_event, n_produced, n_reasoning, n_cached;
@@ -141,8 +141,8 @@ static void put_usage(lg_buf *b, const answer *a) {
 
 /* The object.  status: NULL = what the answer says. */
 static void put_response(lg_buf *b, const answer *a, const char *status,
-                         const lg_oai_error *e) {
-    const lg_oai_req *r = a->req;
+                         const lg_request_error *e) {
+    const lg_request_parsed *r = a->req;
     bool done = status_of(a)[0] != 'i' || a->finish == LG_FINISH_LENGTH;
     lg_buf_printf(b, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%llu,", r->id,
                   (unsigned long long)r->created);
@@ -206,7 +206,7 @@ static void end_event(answer *a) {
 }
 
 static void put_response_event(answer *a, const char *name, const char *status,
-                               const lg_oai_error *e) {
+                               const lg_request_error *e) {
     begin_event(a, name);
     lg_buf_puts(a->sse, ",\"response\":");
     put_response(a->sse, a, status, e);
@@ -294,7 +294,7 @@ static void on_block(void *ctx, lg_block_change change, uint32_t i, const lg_blo
 
 /* Keep the conversation, this answer included, for previous_response_id. */
 static void keep(const answer *a) {
-    const lg_oai_req *r = a->req;
+    const lg_request_parsed *r = a->req;
     lg_buf b = {0};
     uint32_t n_call = 0;
     if (!r->store || !r->model->history) return;
@@ -332,7 +332,7 @@ static void keep(const answer *a) {
 
 /* ---- As a wire format ---- */
 
-static lg_status out_open(const lg_oai_req *req, uint32_t choice, lg_out **out) {
+static lg_status out_open(const lg_request_parsed *req, uint32_t choice, lg_out **out) {
     (void)choice;
     answer *a = lg_mem_alloc(sizeof *a);
     *out = (lg_out *)a;
@@ -374,7 +374,8 @@ static void ping(lg_out *out, lg_buf *sse) {
     lg_buf_puts(sse, ": ping\n\n");
 }
 
-static void stream_end(const lg_oai_req *req, lg_out *const *out, uint32_t n_out, lg_buf *sse) {
+static void stream_end(const lg_request_parsed *req, lg_out *const *out, uint32_t n_out,
+                       lg_buf *sse) {
     answer *a = (answer *)out[0];
     (void)req;
     (void)n_out;
@@ -385,14 +386,15 @@ static void stream_end(const lg_oai_req *req, lg_out *const *out, uint32_t n_out
         NULL);
 }
 
-static void stream_error(lg_out *out, const lg_oai_error *e, lg_buf *sse) {
+static void stream_error(lg_out *out, const lg_request_error *e, lg_buf *sse) {
     answer *a = (answer *)out;
     a->sse = sse;
     start(a);
     put_response_event(a, "response.failed", "failed", e);
 }
 
-static void response(const lg_oai_req *req, lg_out *const *out, uint32_t n_out, lg_buf *body) {
+static void response(const lg_request_parsed *req, lg_out *const *out, uint32_t n_out,
+                     lg_buf *body) {
     const answer *a = (const answer *)out[0];
     (void)req;
     (void)n_out;
@@ -400,7 +402,7 @@ static void response(const lg_oai_req *req, lg_out *const *out, uint32_t n_out, 
     put_response(body, a, NULL, NULL);
 }
 
-static void put_error(const lg_oai_error *e, lg_buf *body) {
+static void put_error(const lg_request_error *e, lg_buf *body) {
     lg_openai_chat.error(e, body);
 }
 

@@ -35,10 +35,10 @@ struct lg_job {
     lg_conn *conn;
     lg_route route;
     const lg_wire *wire;
-    lg_read *read;   /* its body is being read; else NULL */
-    lg_oai_req *req; /* NULL until then */
-    choice choice[LG_OAI_MAX_CHOICE];
-    lg_out *out[LG_OAI_MAX_CHOICE];
+    lg_read *read;          /* its body is being read; else NULL */
+    lg_request_parsed *req; /* NULL until then */
+    choice choice[LG_REQUEST_MAX_CHOICE];
+    lg_out *out[LG_REQUEST_MAX_CHOICE];
     uint32_t n_done;
     bool began; /* the stream's head is sent */
     uint64_t start_us;
@@ -75,15 +75,15 @@ static void send_body(lg_gateway *g, lg_conn *c, lg_route route, int status,
     lg_buf_fini(body);
 }
 
-static void send_error(lg_gateway *g, lg_conn *c, lg_route route, const lg_oai_error *e,
+static void send_error(lg_gateway *g, lg_conn *c, lg_route route, const lg_request_error *e,
                        const char *headers) {
     lg_buf body = {0};
     wire_of(route)->error(e, &body);
     send_body(g, c, route, e->http, headers, &body);
 }
 
-static lg_oai_error error_of(int http, const char *code, const char *msg) {
-    lg_oai_error e = {.http = http, .code = code};
+static lg_request_error error_of(int http, const char *code, const char *msg) {
+    lg_request_error e = {.http = http, .code = code};
     e.type = http == 429  ? "rate_limit_error"
              : http < 500 ? "invalid_request_error"
                           : "server_error";
@@ -97,14 +97,14 @@ static const char *retry_header(int http) {
 
 static void refuse(lg_gateway *g, lg_conn *c, lg_route route, int http, const char *code,
                    const char *msg) {
-    lg_oai_error e = error_of(http, code, msg);
+    lg_request_error e = error_of(http, code, msg);
     send_error(g, c, route, &e, retry_header(http));
 }
 
 /* The guard or the key's limits say no. */
 static void refuse_key(lg_gateway *g, lg_conn *c, lg_route route, const lg_keys_refusal *why) {
     char headers[64] = "";
-    lg_oai_error e = error_of(why->http, why->code, why->msg);
+    lg_request_error e = error_of(why->http, why->code, why->msg);
     if (why->http == 401) snprintf(headers, sizeof headers, "WWW-Authenticate: Bearer\r\n");
     if (why->retry_s) snprintf(headers, sizeof headers, "Retry-After: %u\r\n", why->retry_s);
     send_error(g, c, route, &e, headers);
@@ -124,7 +124,7 @@ static uint64_t tenant_of(const lg_key *key) {
 static void job_free(lg_job *j) {
     lg_gateway *g = j->g;
     if (j->read) j->read->ctx = NULL;
-    for (uint32_t i = 0; i < LG_OAI_MAX_CHOICE; i++) {
+    for (uint32_t i = 0; i < LG_REQUEST_MAX_CHOICE; i++) {
         if (j->choice[i].flight) lg_supervise_cancel(g->sup, j->choice[i].flight);
         if (j->out[i]) j->wire->out_close(&j->out[i]);
         lg_ids_fini(&j->choice[i].made);
@@ -135,7 +135,7 @@ static void job_free(lg_job *j) {
     g->n_job--;
     if (j->conn) lg_conn_set_job(j->conn, NULL);
     if (j->key) lg_keys_end(j->key);
-    lg_oai_close(&j->req);
+    lg_request_close(&j->req);
     lg_mem_free(j);
 }
 
@@ -168,7 +168,7 @@ static bool job_flush(lg_job *j, uint64_t now_us) {
 }
 
 /* The job ends with an error, as a status or, in a stream, as its last event. */
-static void job_fail(lg_job *j, const lg_oai_error *e) {
+static void job_fail(lg_job *j, const lg_request_error *e) {
     lg_gateway *g = j->g;
     lg_conn *c = j->conn;
     lg_route route = j->route;
@@ -203,7 +203,7 @@ static void job_finish(lg_job *j, uint64_t now_us) {
     send_body(g, c, route, 200, "", &body);
 }
 
-static lg_oai_error error_of_lost(const lg_lost *lost) {
+static lg_request_error error_of_lost(const lg_lost *lost) {
     switch (lost->kind) {
     case LG_LOST_WORKER: return error_of(500, "worker_failed", lost->text);
     case LG_LOST_UNAVAILABLE: return error_of(503, "worker_unavailable", lost->text);
@@ -232,7 +232,7 @@ static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost);
 
 /* Submit choice i of the job: `ids`, of which the last ch->n_before were made for it already. */
 static lg_status submit(lg_job *j, uint32_t i, const lg_ids *ids) {
-    const lg_oai_req *q = j->req;
+    const lg_request_parsed *q = j->req;
     choice *ch = &j->choice[i];
     lg_request r = {.ids = ids->id,
                     .n_id = (uint32_t)ids->n,
@@ -255,7 +255,7 @@ static lg_status submit(lg_job *j, uint32_t i, const lg_ids *ids) {
 /* ---- What a chat's answer is made of ---- */
 
 static lg_status note(choice *ch, const lg_event *e) {
-    const lg_oai_req *q = ch->job->req;
+    const lg_request_parsed *q = ch->job->req;
     if (!q->replayable && !q->think_budget) return LG_OK;
     lg_buf_put(&ch->text, e->text, e->len_bytes);
     if (ch->text.failed) return LG_E_NOMEM;
@@ -264,7 +264,7 @@ static lg_status note(choice *ch, const lg_event *e) {
 
 /* A turn that the model has ended is kept in its ids. */
 static void keep_turn(const lg_job *j, const choice *ch, const lg_event *e) {
-    const lg_oai_req *q = j->req;
+    const lg_request_parsed *q = j->req;
     if (!q->replayable || e->finish != LG_FINISH_EOS || ch->made.n == 0) return;
     if (ch->made.id[ch->made.n - 1] != lg_tokenizer_added(q->model->tok, "<|im_end|>")) return;
     lg_replay_put(q->model->replay, q->replay_key, q->tools, q->opened_think, q->one_call,
@@ -276,7 +276,7 @@ static void keep_turn(const lg_job *j, const choice *ch, const lg_event *e) {
 /* Take a token of a choice that has a budget.  *over: it is spent; a character split over tokens is waited for. */
 static lg_status spend(choice *ch, const lg_event *e, bool *over) {
     enum { LONGEST_SPLIT = 16 };
-    const lg_oai_req *q = ch->job->req;
+    const lg_request_parsed *q = ch->job->req;
     const lg_tokenizer *tok = q->model->tok;
     *over = false;
     if (!q->think_budget || !q->opened_think || ch->thought) return LG_OK;
@@ -290,7 +290,7 @@ static lg_status spend(choice *ch, const lg_event *e, bool *over) {
 
 /* Write the end of reasoning for choice i, whose ids so far and these go in front of a new flight. */
 static lg_status think_no_more(lg_job *j, uint32_t i, const lg_ids *close, lg_ids *ids) {
-    const lg_oai_req *q = j->req;
+    const lg_request_parsed *q = j->req;
     choice *ch = &j->choice[i];
     size_t n_made = ch->made.n, n_before = n_made + close->n;
     ch->thought = true;
@@ -322,12 +322,12 @@ static lg_status end_thinking(lg_job *j, uint32_t i) {
 
 /* ---- Events ---- */
 
-static lg_oai_error error_of_start(lg_status st);
+static lg_request_error error_of_start(lg_status st);
 
 static void on_flight(void *ctx, const lg_event *event, const lg_lost *lost) {
     choice *ch = ctx;
     lg_job *j = ch->job;
-    lg_oai_error err;
+    lg_request_error err;
     lg_event copy = {0}, *e = &copy;
     bool over = false;
     uint64_t now = lg_clock_us();
@@ -380,7 +380,7 @@ static lg_status start_choice(lg_job *j, uint32_t i) {
     return submit(j, i, &j->req->ids);
 }
 
-static lg_oai_error error_of_start(lg_status st) {
+static lg_request_error error_of_start(lg_status st) {
     switch (st) {
     case LG_AGAIN: return error_of(429, "queue_full", "too many requests are waiting");
     case LG_E_COMM:
@@ -391,7 +391,7 @@ static lg_oai_error error_of_start(lg_status st) {
 }
 
 /* The job ends before it has begun. */
-static void give_up(lg_job *j, const lg_oai_error *e) {
+static void give_up(lg_job *j, const lg_request_error *e) {
     lg_gateway *g = j->g;
     lg_conn *c = j->conn;
     lg_route route = j->route;
@@ -402,8 +402,8 @@ static void give_up(lg_job *j, const lg_oai_error *e) {
 /* The job's request is there. */
 static void begin_job(lg_job *j) {
     lg_gateway *g = j->g;
-    lg_oai_error err;
-    lg_oai_req *req = j->req;
+    lg_request_error err;
+    lg_request_parsed *req = j->req;
     lg_key *key = lg_conn_get_key(j->conn);
     lg_keys_refusal why;
     if (key && !lg_keys_begin(key, req->ids.n, &req->max_tokens, lg_clock_us(), &why)) {
@@ -515,7 +515,7 @@ void lg_routes_ping(lg_gateway *g) {
 }
 
 void lg_routes_abort(lg_gateway *g) {
-    lg_oai_error e = error_of(503, "shutting_down", "the server is shutting down");
+    lg_request_error e = error_of(503, "shutting_down", "the server is shutting down");
     while (g->jobs) job_fail(g->jobs, &e);
 }
 
@@ -631,7 +631,7 @@ void lg_routes_handle(lg_gateway *g, lg_conn *c, lg_http *h) {
     }
     if (strcmp(table[i].method, lg_http_method(h)) != 0) {
         snprintf(text, sizeof text, "%s is asked for with %s", table[i].path, table[i].method);
-        lg_oai_error e = error_of(405, "method_not_allowed", text);
+        lg_request_error e = error_of(405, "method_not_allowed", text);
         snprintf(text, sizeof text, "Allow: %s\r\n", table[i].method);
         send_error(g, c, table[i].route, &e, text);
         return;

@@ -218,12 +218,12 @@ static lg_status open_all(lg_server *sv, lg_err *err) {
                        .ctx = sv};
     LG_TRY(make_events(sv, err));
     LG_TRY(lg_tokenizer_open(opt->model_path, &sv->g.tok, err));
-    sv->g.model = (lg_oai_model){.name = opt->name,
-                                 .tok = sv->g.tok,
-                                 .created = (uint64_t)time(NULL),
-                                 .lenient = opt->lenient,
-                                 .notice = &sv->g.notice,
-                                 .keep_header = opt->keep_header};
+    sv->g.model = (lg_request_model){.name = opt->name,
+                                     .tok = sv->g.tok,
+                                     .created = (uint64_t)time(NULL),
+                                     .lenient = opt->lenient,
+                                     .notice = &sv->g.notice,
+                                     .keep_header = opt->keep_header};
     allow_files(sv);
     LG_TRY(open_guard(sv, err));
     if (lg_history_open(HISTORY_BYTES, HISTORY_US, &sv->g.model.history) != LG_OK)

@@ -72,7 +72,7 @@ static bool few_enough(lg_parse *p) {
 }
 
 static bool finish_text(lg_parse *p) {
-    lg_oai_req *r = p->req;
+    lg_request_parsed *r = p->req;
     if (!p->text == !p->messages)
         return lg_request_refuse(p->e, "prompt", "missing_required_parameter",
                                  "Give either prompt (or text) or messages.");
@@ -92,9 +92,9 @@ static bool finish_ids(lg_parse *p) {
     return true;
 }
 
-bool lg_tokenize_text(const lg_oai_model *model, const char *body, size_t len_bytes,
-                      lg_buf *answer, lg_oai_error *e) {
-    lg_oai_req *r;
+bool lg_tokenize_text(const lg_request_model *model, const char *body, size_t len_bytes,
+                      lg_buf *answer, lg_request_error *e) {
+    lg_request_parsed *r;
     if (!lg_request_open(model, LG_AT_TOKENIZE, fields, LG_COUNT(fields), finish_text, body,
                          len_bytes, &r, e))
         return false;
@@ -115,13 +115,13 @@ bool lg_tokenize_text(const lg_oai_model *model, const char *body, size_t len_by
         lg_buf_puts(answer, "]");
     }
     lg_buf_puts(answer, "}");
-    lg_oai_close(&r);
+    lg_request_close(&r);
     return true;
 }
 
-bool lg_tokenize_ids(const lg_oai_model *model, const char *body, size_t len_bytes,
-                     lg_buf *answer, lg_oai_error *e) {
-    lg_oai_req *r;
+bool lg_tokenize_ids(const lg_request_model *model, const char *body, size_t len_bytes,
+                     lg_buf *answer, lg_request_error *e) {
+    lg_request_parsed *r;
     lg_buf text = {0};
     lg_detok d;
     if (!lg_request_open(model, LG_AT_DETOKENIZE, fields, LG_COUNT(fields), finish_ids, body,
@@ -135,12 +135,12 @@ bool lg_tokenize_ids(const lg_oai_model *model, const char *body, size_t len_byt
     lg_buf_puts(answer, "}");
     answer->failed |= text.failed;
     lg_buf_fini(&text);
-    lg_oai_close(&r);
+    lg_request_close(&r);
     return true;
 }
 
-bool lg_tokenize_embed(const lg_oai_model *model, const char *body, size_t len_bytes,
-                       lg_buf *answer, lg_oai_error *e) {
+bool lg_tokenize_embed(const lg_request_model *model, const char *body, size_t len_bytes,
+                       lg_buf *answer, lg_request_error *e) {
     (void)body;
     (void)len_bytes;
     (void)answer;

@@ -16,7 +16,7 @@
     "'tools':[{'type':'function','function':{'name':'add','parameters':{'type':'object',"      \
     "'properties':{'a':{'type':'integer'},'s':{'type':'string'}}}}}]"
 
-static lg_oai_model model;
+static lg_request_model model;
 
 static inline int open_model(void **state) {
     (void)state;
@@ -24,8 +24,8 @@ static inline int open_model(void **state) {
     lg_err err;
     const char *dir = getenv("LG_SOURCE_DIR");
     snprintf(path, sizeof path, "%s/tests/data/tokenizer/tiny", dir ? dir : ".");
-    model =
-        (lg_oai_model){.name = "tiny", .n_ctx = 600, .n_vocab = 4096, .created = 1700000000};
+    model = (lg_request_model){
+        .name = "tiny", .n_ctx = 600, .n_vocab = 4096, .created = 1700000000};
     model.params = (lg_params){
         .temperature = 0.5f, .top_p = 0.9f, .top_k = 40, .repetition_penalty = 1, .n_top = -1};
     return lg_tokenizer_open(path, &model.tok, &err);
@@ -49,10 +49,10 @@ static inline void body_of(lg_buf *b, bool chat, const char *extra) {
         if (b->data[i] == '\'') b->data[i] = '"';
 }
 
-static inline lg_oai_req *open_good(bool chat, const char *extra) {
+static inline lg_request_parsed *open_good(bool chat, const char *extra) {
     lg_buf b = {0};
-    lg_oai_req *req;
-    lg_oai_error e;
+    lg_request_parsed *req;
+    lg_request_error e;
     body_of(&b, chat, extra);
     if (!lg_oai_open(&model, chat, b.data, b.len_bytes, &req, &e))
         fail_msg("%s: %s", b.data, e.msg);

@@ -66,21 +66,21 @@ static void test_the_changing_line_is_dropped(void **state) {
              "x-anthropic-billing-header: y\\nB'}]}",
              HI, line);
     for (int i = 0; i < 2; i++) wire_rig_same_prompt(WIRE, body[i], WIRE, plain);
-    lg_oai_req *r = wire_rig_open(WIRE, body[0]);
+    lg_request_parsed *r = wire_rig_open(WIRE, body[0]);
     size_t n = r->ids.n;
     assert_true(r->dropped_header);
-    lg_oai_close(&r);
+    lg_request_close(&r);
     wire_rig_model.keep_header = true;
     r = wire_rig_open(WIRE, body[0]);
     wire_rig_model.keep_header = false;
     assert_false(r->dropped_header);
     assert_true(r->ids.n > n);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 static void test_values_arrive(void **state) {
     (void)state;
-    lg_oai_req *r = wire_rig_open(
+    lg_request_parsed *r = wire_rig_open(
         WIRE, HI ",'temperature':1,'top_p':0.25,'top_k':7,'stop_sequences':['a','b'],"
                  "'stream':true,'metadata':{'user_id':'u'},'service_tier':'auto','thinking':{"
                  "'type':'enabled','budget_tokens':3},'output_config':{'effort':'high'},"
@@ -92,7 +92,7 @@ static void test_values_arrive(void **state) {
     assert_int_equal(r->max_tokens, 5);
     assert_int_equal(r->think_budget, 3);
     assert_int_equal(strncmp(r->id, "msg_", 4), 0);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 static void test_refused_by_name(void **state) {
@@ -201,7 +201,8 @@ static void test_errors(void **state) {
     for (size_t i = 0; i < LG_COUNT(c); i++) {
         lg_buf b = {0};
         char want[128];
-        lg_oai_error e = {.http = c[i].http, .type = "x", .msg = "It is so.", .param = "top_k"};
+        lg_request_error e = {
+            .http = c[i].http, .type = "x", .msg = "It is so.", .param = "top_k"};
         lg_anthropic_error(&e, &b);
         snprintf(want, sizeof want,
                  "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":\"top_k: It is "
@@ -211,8 +212,8 @@ static void test_errors(void **state) {
         lg_buf_fini(&b);
     }
     lg_buf b = {0};
-    lg_oai_req *r;
-    lg_oai_error e;
+    lg_request_parsed *r;
+    lg_request_error e;
     wire_rig_quote(&b, "{'model':'tiny','max_tokens':899,'messages':[{'role':'user','content':"
                        "'hi'}]}");
     assert_false((WIRE)->open(&wire_rig_model, b.data, b.len_bytes, &r, &e));
@@ -229,9 +230,9 @@ static void test_errors(void **state) {
 
 static void test_count(void **state) {
     (void)state;
-    lg_oai_req *r = wire_rig_open(WIRE, HI TOOL "}");
+    lg_request_parsed *r = wire_rig_open(WIRE, HI TOOL "}");
     lg_buf b = {0}, answer = {0};
-    lg_oai_error e;
+    lg_request_error e;
     char want[64];
     wire_rig_quote(&b, "{'model':'tiny','messages':[{'role':'user','content':'hi'}]" TOOL "}");
     assert_true(lg_anthropic_count(&wire_rig_model, b.data, b.len_bytes, &answer, &e));
@@ -242,7 +243,7 @@ static void test_count(void **state) {
     assert_string_equal(e.param, "max_tokens");
     lg_buf_fini(&answer);
     lg_buf_fini(&b);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 /* ---- Answers ---- */
@@ -309,9 +310,9 @@ static void mask(lg_buf *out, const lg_buf *text, size_t n_prompt) {
 }
 
 static size_t prompt_tokens(const char *body) {
-    lg_oai_req *r = wire_rig_open(WIRE, body);
+    lg_request_parsed *r = wire_rig_open(WIRE, body);
     size_t n = r->ids.n;
-    lg_oai_close(&r);
+    lg_request_close(&r);
     return n;
 }
 
@@ -475,10 +476,10 @@ static void test_streams_join_to_the_object(void **state) {
 
 static void test_ping_and_error_events(void **state) {
     (void)state;
-    lg_oai_req *r = wire_rig_open(WIRE, HI ",'stream':true}");
+    lg_request_parsed *r = wire_rig_open(WIRE, HI ",'stream':true}");
     lg_out *out;
     lg_buf sse = {0};
-    lg_oai_error e = {.http = 503, .type = "server_error", .msg = "Gone."};
+    lg_request_error e = {.http = 503, .type = "server_error", .msg = "Gone."};
     assert_int_equal((WIRE)->out_open(r, 0, &out), LG_OK);
     (WIRE)->ping(out, &sse);
     assert_int_equal(strncmp(sse.data, "event: message_start\n", 21), 0);
@@ -493,7 +494,7 @@ static void test_ping_and_error_events(void **state) {
                                   "\"overloaded_error\",\"message\":\"Gone.\"}}\n\n");
     (WIRE)->out_close(&out);
     lg_buf_fini(&sse);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 static void test_every_allocation_may_fail(void **state) {

@@ -196,7 +196,7 @@ static const struct {
 };
 
 /* The error's own body must be an object with the four members. */
-static void check_error_body(const lg_oai_error *e) {
+static void check_error_body(const lg_request_error *e) {
     lg_buf b = {0};
     lg_json_doc *doc;
     lg_oai_error_body(e, &b);
@@ -215,8 +215,8 @@ static void check_error_body(const lg_oai_error *e) {
 
 static void expect_bad(bool chat, const char *extra, const char *param) {
     lg_buf b = {0};
-    lg_oai_req *req;
-    lg_oai_error e;
+    lg_request_parsed *req;
+    lg_request_error e;
     body_of(&b, chat, extra);
     if (lg_oai_open(&model, chat, b.data, b.len_bytes, &req, &e))
         fail_msg("accepted: %s", b.data);
@@ -245,8 +245,8 @@ static void test_bad_bodies(void **state) {
     (void)state;
     lg_buf b = {0};
     for (size_t i = 0; i < LG_COUNT(bad_whole); i++) {
-        lg_oai_req *req;
-        lg_oai_error e;
+        lg_request_parsed *req;
+        lg_request_error e;
         lg_buf_clear(&b);
         for (const char *p = bad_whole[i].body; *p; p++) lg_buf_putc(&b, *p == '\'' ? '"' : *p);
         if (lg_oai_open(&model, bad_whole[i].chat, lg_buf_str(&b), b.len_bytes, &req, &e))
@@ -262,8 +262,8 @@ static void test_bad_bodies(void **state) {
 static void test_length_error_has_the_numbers(void **state) {
     (void)state;
     lg_buf b = {0};
-    lg_oai_req *req;
-    lg_oai_error e;
+    lg_request_parsed *req;
+    lg_request_error e;
     body_of(&b, false, "'max_tokens':700");
     assert_false(lg_oai_open(&model, false, b.data, b.len_bytes, &req, &e));
     assert_string_equal(e.msg,
@@ -281,13 +281,13 @@ static void test_length_error_has_the_numbers(void **state) {
     assert_true(lg_oai_open(&model, false, b.data, b.len_bytes, &req, &e));
     assert_int_equal(req->ids.n, 599);
     assert_int_equal(req->max_tokens, 1);
-    lg_oai_close(&req);
+    lg_request_close(&req);
     lg_buf_fini(&b);
 }
 
 static void test_good_values_arrive(void **state) {
     (void)state;
-    lg_oai_req *r = open_good(true, "");
+    lg_request_parsed *r = open_good(true, "");
     assert_true(r->chat && !r->stream && !r->include_usage && r->opened_think);
     assert_true(r->params.temperature == 0.5f && r->params.top_p == 0.9f &&
                 r->params.top_k == 40 && !r->params.has_seed && r->params.n_top == -1);
@@ -297,7 +297,7 @@ static void test_good_values_arrive(void **state) {
     assert_int_equal(strncmp(r->id, "chatcmpl-", 9), 0);
     assert_int_equal(strlen(r->id), 41);
     assert_true(r->created > 1700000000);
-    lg_oai_close(&r);
+    lg_request_close(&r);
     assert_null(r);
 
     r = open_good(true,
@@ -323,7 +323,7 @@ static void test_good_values_arrive(void **state) {
     assert_string_equal(r->stop[0], "a");
     assert_string_equal(r->stop[1], "bc");
     assert_int_equal(r->params.n_top, 20);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 
     r = open_good(false, "'seed':9223372036854775807,'stop':'x','logprobs':3,'echo':false,"
                          "'best_of':1,'temperature':null,'max_tokens':null,'suffix':null");
@@ -334,7 +334,7 @@ static void test_good_values_arrive(void **state) {
     assert_string_equal(r->stop[0], "x");
     assert_int_equal(strncmp(r->id, "cmpl-", 5), 0);
     assert_int_equal(r->ids.n, 2);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 static void test_priorities_and_tiers(void **state) {
@@ -353,10 +353,10 @@ static void test_priorities_and_tiers(void **state) {
              {"'priority':7,'service_tier':'priority'", true, 7},
              {"'service_tier':'priority','priority':7", true, 7}};
     for (size_t i = 0; i < LG_COUNT(t); i++) {
-        lg_oai_req *r = open_good(i % 2, t[i].fields);
+        lg_request_parsed *r = open_good(i % 2, t[i].fields);
         assert_int_equal(r->has_priority, t[i].has);
         assert_int_equal(r->priority, t[i].priority);
-        lg_oai_close(&r);
+        lg_request_close(&r);
     }
 }
 
@@ -378,9 +378,9 @@ static void test_thinking_switches(void **state) {
         {"'reasoning_effort':'none','enable_thinking':true", true},
     };
     for (size_t i = 0; i < LG_COUNT(c); i++) {
-        lg_oai_req *r = open_good(true, c[i].extra);
+        lg_request_parsed *r = open_good(true, c[i].extra);
         assert_int_equal(r->opened_think, c[i].think);
-        lg_oai_close(&r);
+        lg_request_close(&r);
     }
 }
 
@@ -414,28 +414,28 @@ static void test_forms_of_answers(void **state) {
          "{'tools':[{'type':'function','function':{'name':'a'}}],'many':false}"},
     };
     for (size_t i = 0; i < LG_COUNT(c); i++) {
-        lg_oai_req *r = open_good(true, c[i].more);
+        lg_request_parsed *r = open_good(true, c[i].more);
         lg_buf want = {0};
         for (const char *p = c[i].grammar; *p; p++) lg_buf_putc(&want, *p == '\'' ? '"' : *p);
         assert_string_equal(lg_buf_str(&r->grammar), lg_buf_str(&want));
         lg_buf_fini(&want);
-        lg_oai_close(&r);
+        lg_request_close(&r);
     }
 }
 
 static void test_tools_and_messages_of_clients(void **state) {
     (void)state;
-    lg_oai_req *with = open_good(true, TOOL),
-               *none = open_good(true, TOOL ",'tool_choice':'none'");
-    lg_oai_req *plain = open_good(true, "'tools':[]");
+    lg_request_parsed *with = open_good(true, TOOL),
+                      *none = open_good(true, TOOL ",'tool_choice':'none'");
+    lg_request_parsed *plain = open_good(true, "'tools':[]");
     assert_non_null(with->tools);
     assert_null(none->tools);
     assert_null(plain->tools);
     assert_int_equal(none->ids.n, plain->ids.n);
     assert_true(with->ids.n > plain->ids.n + 100);
-    lg_oai_close(&with);
-    lg_oai_close(&none);
-    lg_oai_close(&plain);
+    lg_request_close(&with);
+    lg_request_close(&none);
+    lg_request_close(&plain);
     /* what the official client sends back after a call; developer is system */
     static const char body[] =
         "{\"model\":\"tiny\",\"messages\":[{\"role\":\"%s\",\"content\":\"Be brief.\",\"name\":"
@@ -448,13 +448,13 @@ static void test_tools_and_messages_of_clients(void **state) {
     lg_ids ids[2] = {{0}, {0}};
     for (int i = 0; i < 2; i++) {
         lg_buf b = {0};
-        lg_oai_req *r;
-        lg_oai_error e;
+        lg_request_parsed *r;
+        lg_request_error e;
         lg_buf_printf(&b, body, i ? "developer" : "system");
         if (!lg_oai_open(&model, true, b.data, b.len_bytes, &r, &e)) fail_msg("%s", e.msg);
         ids[i] = r->ids;
         r->ids = (lg_ids){0};
-        lg_oai_close(&r);
+        lg_request_close(&r);
         lg_buf_fini(&b);
     }
     assert_int_equal(ids[0].n, ids[1].n);

@@ -100,7 +100,7 @@ static lg_status play(lg_oai_out *out, const answer *a, size_t step, lg_buf *sse
     return lg_oai_out_event(out, &e, sse);
 }
 
-static void fix_name(lg_oai_req *r) {
+static void fix_name(lg_request_parsed *r) {
     snprintf(r->id, sizeof r->id, "chatcmpl-test");
     r->created = 1234;
 }
@@ -127,7 +127,7 @@ static lg_json_doc *parse_masked(const char *text, size_t len) {
 
 /* The whole answer, not streamed. */
 static lg_json_doc *whole(const answer *a, size_t step) {
-    lg_oai_req *r = open_good(a->chat, a->extra);
+    lg_request_parsed *r = open_good(a->chat, a->extra);
     lg_oai_out *out;
     lg_buf body = {0};
     fix_name(r);
@@ -137,7 +137,7 @@ static lg_json_doc *whole(const answer *a, size_t step) {
     lg_json_doc *doc = parse_masked(body.data, body.len_bytes);
     lg_buf_fini(&body);
     lg_oai_out_close(&out);
-    lg_oai_close(&r);
+    lg_request_close(&r);
     return doc;
 }
 
@@ -295,14 +295,14 @@ static void stream(const answer *a, size_t step, lg_buf *sse) {
     char extra[512];
     snprintf(extra, sizeof extra, "%s,'stream':true,'stream_options':{'include_usage':true}",
              a->extra);
-    lg_oai_req *r = open_good(a->chat, extra);
+    lg_request_parsed *r = open_good(a->chat, extra);
     lg_oai_out *out;
     fix_name(r);
     assert_int_equal(lg_oai_out_open(r, 0, &out), LG_OK);
     assert_int_equal(play(out, a, step, sse), LG_OK);
     lg_oai_stream_end(r, &out, 1, sse);
     lg_oai_out_close(&out);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 static void test_streams_join_to_the_whole(void **state) {
@@ -369,8 +369,8 @@ static void test_logprobs_have_the_shape(void **state) {
 static void test_odd_tokens_and_infinite_logprobs(void **state) {
     (void)state;
     for (int chat = 0; chat < 2; chat++) {
-        lg_oai_req *r = open_good(chat, chat ? NO_THINK ",'logprobs':true,'top_logprobs':1"
-                                             : "'logprobs':1");
+        lg_request_parsed *r = open_good(
+            chat, chat ? NO_THINK ",'logprobs':true,'top_logprobs':1" : "'logprobs':1");
         lg_oai_out *out;
         lg_buf body = {0};
         assert_int_equal(lg_oai_out_open(r, 0, &out), LG_OK);
@@ -403,13 +403,13 @@ static void test_odd_tokens_and_infinite_logprobs(void **state) {
         lg_json_close(&doc);
         lg_buf_fini(&body);
         lg_oai_out_close(&out);
-        lg_oai_close(&r);
+        lg_request_close(&r);
     }
 }
 
 static void test_several_choices_share_one_answer(void **state) {
     (void)state;
-    lg_oai_req *r = open_good(true, TOOL "," NO_THINK ",'n':2");
+    lg_request_parsed *r = open_good(true, TOOL "," NO_THINK ",'n':2");
     lg_oai_out *out[2];
     lg_buf body = {0};
     for (uint32_t i = 0; i < 2; i++) {
@@ -442,12 +442,12 @@ static void test_several_choices_share_one_answer(void **state) {
     lg_json_close(&doc);
     lg_buf_fini(&body);
     for (int i = 0; i < 2; i++) lg_oai_out_close(&out[i]);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 static void test_usage_only_when_asked_for(void **state) {
     (void)state;
-    lg_oai_req *r = open_good(true, "'stream':true");
+    lg_request_parsed *r = open_good(true, "'stream':true");
     lg_oai_out *out;
     lg_buf sse = {0};
     assert_int_equal(lg_oai_out_open(r, 0, &out), LG_OK);
@@ -457,12 +457,12 @@ static void test_usage_only_when_asked_for(void **state) {
     assert_string_equal(sse.data + sse.len_bytes - 14, "data: [DONE]\n\n");
     lg_buf_fini(&sse);
     lg_oai_out_close(&out);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 static void test_an_error_ends_a_stream(void **state) {
     (void)state;
-    lg_oai_req *r = open_good(true, "'stream':true");
+    lg_request_parsed *r = open_good(true, "'stream':true");
     lg_oai_out *out;
     lg_buf sse = {0};
     assert_int_equal(lg_oai_out_open(r, 0, &out), LG_OK);
@@ -477,7 +477,7 @@ static void test_an_error_ends_a_stream(void **state) {
     lg_json_close(&doc);
     lg_buf_fini(&sse);
     lg_oai_out_close(&out);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 static void test_models(void **state) {
@@ -493,9 +493,9 @@ static void test_models(void **state) {
 
 /* One request from body to answer; LG_E_NOMEM when some allocation failed. */
 static lg_status serve(const lg_buf *body, const answer *a, bool streamed) {
-    lg_oai_req *r = NULL;
+    lg_request_parsed *r = NULL;
     lg_oai_out *out = NULL;
-    lg_oai_error e;
+    lg_request_error e;
     lg_buf text = {0};
     if (!lg_oai_open(&model, a->chat, body->data, body->len_bytes, &r, &e)) {
         assert_int_equal(e.http, 503);
@@ -508,7 +508,7 @@ static lg_status serve(const lg_buf *body, const answer *a, bool streamed) {
     if (text.failed) st = LG_E_NOMEM;
     lg_buf_fini(&text);
     lg_oai_out_close(&out);
-    lg_oai_close(&r);
+    lg_request_close(&r);
     return st;
 }
 

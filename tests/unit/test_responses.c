@@ -88,7 +88,7 @@ static void test_prompts_are_those_of_chats(void **state) {
 
 static void test_values_arrive(void **state) {
     (void)state;
-    lg_oai_req *r = wire_rig_open(
+    lg_request_parsed *r = wire_rig_open(
         WIRE,
         HI ",'temperature':2,'top_p':0.25,'top_k':7,'seed':3,'stream':true,'store':false,"
            "'max_output_tokens':9,'parallel_tool_calls':false,'reasoning':{'effort':'low',"
@@ -100,11 +100,11 @@ static void test_values_arrive(void **state) {
     assert_int_equal(r->max_tokens, 9);
     assert_int_equal(r->think_budget, 4);
     assert_int_equal(strncmp(r->id, "resp_", 5), 0);
-    lg_oai_close(&r);
+    lg_request_close(&r);
     r = wire_rig_open(WIRE, HI "}");
     assert_true(r->store && !r->one_call);
     assert_int_equal(r->max_tokens, 0);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 static void test_refused_by_name(void **state) {
@@ -213,9 +213,9 @@ static void test_switches_are_alike(void **state) {
         for (size_t k = 0; k < LG_COUNT(c); k++) {
             char body[256];
             snprintf(body, sizeof body, f[i].body, c[k].extra);
-            lg_oai_req *r = wire_rig_open(f[i].wire, body);
+            lg_request_parsed *r = wire_rig_open(f[i].wire, body);
             assert_int_equal(r->opened_think, c[k].think);
-            lg_oai_close(&r);
+            lg_request_close(&r);
         }
     }
 }
@@ -395,10 +395,10 @@ static void test_streams(void **state) {
 
 static void test_a_failed_stream(void **state) {
     (void)state;
-    lg_oai_req *r = wire_rig_open(WIRE, HI ",'stream':true}");
+    lg_request_parsed *r = wire_rig_open(WIRE, HI ",'stream':true}");
     lg_out *out;
     lg_buf sse = {0};
-    lg_oai_error e = {.http = 503, .type = "server_error", .msg = "Gone."};
+    lg_request_error e = {.http = 503, .type = "server_error", .msg = "Gone."};
     assert_int_equal((WIRE)->out_open(r, 0, &out), LG_OK);
     (WIRE)->ping(out, &sse);
     assert_non_null(strstr(sse.data, "\n\n: ping\n\n"));
@@ -412,7 +412,7 @@ static void test_a_failed_stream(void **state) {
     lg_json_close(&doc);
     (WIRE)->out_close(&out);
     lg_buf_fini(&sse);
-    lg_oai_close(&r);
+    lg_request_close(&r);
 }
 
 /* ---- Kept conversations ---- */

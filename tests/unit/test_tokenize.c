@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-static lg_oai_model model;
+static lg_request_model model;
 
 static int open_model(void **state) {
     (void)state;
@@ -18,7 +18,7 @@ static int open_model(void **state) {
     lg_err err;
     const char *dir = getenv("LG_SOURCE_DIR");
     snprintf(path, sizeof path, "%s/tests/data/tokenizer/tiny", dir ? dir : ".");
-    model = (lg_oai_model){.name = "tiny", .n_ctx = 600, .n_vocab = 4096, .created = 1};
+    model = (lg_request_model){.name = "tiny", .n_ctx = 600, .n_vocab = 4096, .created = 1};
     return lg_tokenizer_open(path, &model.tok, &err);
 }
 
@@ -30,7 +30,7 @@ static int close_model(void **state) {
 
 static lg_json_doc *ask(lg_request_answer_fn *fn, const char *body) {
     lg_buf answer = {0};
-    lg_oai_error e;
+    lg_request_error e;
     lg_json_doc *doc;
     if (!fn(&model, body, strlen(body), &answer, &e)) fail_msg("%s: %s", body, e.msg);
     assert_int_equal(lg_json_parse(answer.data, answer.len_bytes, 8, "answer", &doc, NULL),
@@ -80,8 +80,8 @@ static void test_messages_are_the_prompt_of_a_chat(void **state) {
         "\"content\":\"1+1?\"}],\"enable_thinking\":false,\"tools\":[{\"type\":\"function\","
         "\"function\":{\"name\":\"f\"}}]}";
     lg_buf chat = {0}, tok = {0}, back = {0}, joined = {0};
-    lg_oai_req *r;
-    lg_oai_error e;
+    lg_request_parsed *r;
+    lg_request_error e;
     lg_buf_printf(&chat, "{\"model\":\"tiny\",%s", rest);
     lg_buf_printf(&tok, "{\"return_token_strs\":true,%s", rest);
     assert_true(lg_oai_open(&model, true, chat.data, chat.len_bytes, &r, &e));
@@ -101,7 +101,7 @@ static void test_messages_are_the_prompt_of_a_chat(void **state) {
     assert_non_null(strstr(text, "Be kind.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n"
                                  "<|im_start|>assistant\n<think>\n\n</think>\n\n"));
     lg_json_close(&doc);
-    lg_oai_close(&r);
+    lg_request_close(&r);
     lg_buf_fini(&chat);
     lg_buf_fini(&tok);
     lg_buf_fini(&back);
@@ -132,7 +132,7 @@ static void test_refused_by_name(void **state) {
     };
     for (size_t i = 0; i < LG_COUNT(c); i++) {
         lg_buf answer = {0};
-        lg_oai_error e;
+        lg_request_error e;
         if (c[i].fn(&model, c[i].body, strlen(c[i].body), &answer, &e))
             fail_msg("accepted: %s", c[i].body);
         assert_int_equal(e.http, 400);
@@ -144,7 +144,7 @@ static void test_refused_by_name(void **state) {
 static void test_a_long_list_is_refused(void **state) {
     (void)state;
     lg_buf b = {0}, answer = {0};
-    lg_oai_error e;
+    lg_request_error e;
     lg_buf_puts(&b, "{\"prompt\":\"");
     for (int i = 0; i < 1 << 18; i++) lg_buf_puts(&b, "0\\n");
     lg_buf_puts(&b, "\"}");
@@ -168,7 +168,7 @@ static void test_every_allocation_may_fail(void **state) {
         for (uint64_t n = 1;; n++) {
             int64_t alive = lg_mem_alive();
             lg_buf answer = {0};
-            lg_oai_error e;
+            lg_request_error e;
             lg_mem_fail_at(n);
             bool ok = c[i].fn(&model, c[i].body, strlen(c[i].body), &answer, &e);
             lg_mem_fail_at(0);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-lg_oai_model wire_rig_model;
+lg_request_model wire_rig_model;
 
 int wire_rig_setup(void **state) {
     (void)state;
@@ -16,8 +16,8 @@ int wire_rig_setup(void **state) {
     lg_err err;
     const char *dir = getenv("LG_SOURCE_DIR");
     snprintf(path, sizeof path, "%s/tests/data/tokenizer/tiny", dir ? dir : ".");
-    wire_rig_model =
-        (lg_oai_model){.name = "tiny", .n_ctx = 900, .n_vocab = 4096, .created = 1700000000};
+    wire_rig_model = (lg_request_model){
+        .name = "tiny", .n_ctx = 900, .n_vocab = 4096, .created = 1700000000};
     wire_rig_model.params = (lg_params){
         .temperature = 0.5f, .top_p = 0.9f, .top_k = 40, .repetition_penalty = 1, .n_top = -1};
     return lg_tokenizer_open(path, &wire_rig_model.tok, &err);
@@ -34,10 +34,10 @@ void wire_rig_quote(lg_buf *b, const char *text) {
     for (const char *p = text; *p; p++) lg_buf_putc(b, *p == '\'' ? '"' : *p);
 }
 
-lg_oai_req *wire_rig_open(const lg_wire *wire, const char *body) {
+lg_request_parsed *wire_rig_open(const lg_wire *wire, const char *body) {
     lg_buf b = {0};
-    lg_oai_req *r;
-    lg_oai_error e;
+    lg_request_parsed *r;
+    lg_request_error e;
     wire_rig_quote(&b, body);
     if (!wire->open(&wire_rig_model, b.data, b.len_bytes, &r, &e))
         fail_msg("%s: %s", b.data, e.msg);
@@ -66,9 +66,9 @@ static lg_status play(const lg_wire *wire, lg_out *out, const wire_rig_answer *a
 
 static lg_status serve(const lg_wire *wire, const wire_rig_answer *a, const lg_buf *body,
                        bool stream, size_t step, lg_buf *text) {
-    lg_oai_req *r = NULL;
+    lg_request_parsed *r = NULL;
     lg_out *out = NULL;
-    lg_oai_error e;
+    lg_request_error e;
     if (!wire->open(&wire_rig_model, body->data, body->len_bytes, &r, &e)) {
         if (e.http != 503) fail_msg("%s: %s", body->data, e.msg);
         return LG_E_NOMEM;
@@ -82,7 +82,7 @@ static lg_status serve(const lg_wire *wire, const wire_rig_answer *a, const lg_b
     if (st == LG_OK && !stream) wire->response(r, &out, 1, text);
     if (text->failed) st = LG_E_NOMEM;
     if (out) wire->out_close(&out);
-    lg_oai_close(&r);
+    lg_request_close(&r);
     return st;
 }
 
@@ -125,8 +125,8 @@ lg_json_doc *wire_rig_parse(const char *text, size_t len_bytes) {
 
 void wire_rig_expect_bad(const lg_wire *wire, const char *body, const char *param) {
     lg_buf b = {0}, text = {0};
-    lg_oai_req *r;
-    lg_oai_error e;
+    lg_request_parsed *r;
+    lg_request_error e;
     wire_rig_quote(&b, body);
     if (wire->open(&wire_rig_model, b.data, b.len_bytes, &r, &e))
         fail_msg("accepted: %s", b.data);
@@ -145,7 +145,7 @@ void wire_rig_expect_bad(const lg_wire *wire, const char *body, const char *para
 
 void wire_rig_same_prompt(const lg_wire *wire, const char *body, const lg_wire *wire2,
                           const char *body2) {
-    lg_oai_req *a = wire_rig_open(wire, body), *b = wire_rig_open(wire2, body2);
+    lg_request_parsed *a = wire_rig_open(wire, body), *b = wire_rig_open(wire2, body2);
     lg_detok d;
     lg_buf text[2] = {{0}, {0}};
     for (int k = 0; k < 2; k++) {
@@ -159,6 +159,6 @@ void wire_rig_same_prompt(const lg_wire *wire, const char *body, const lg_wire *
     assert_int_equal(a->opened_think, b->opened_think);
     lg_buf_fini(&text[0]);
     lg_buf_fini(&text[1]);
-    lg_oai_close(&a);
-    lg_oai_close(&b);
+    lg_request_close(&a);
+    lg_request_close(&b);
 }

@@ -7,7 +7,7 @@
 #include "gateway/request.h"
 
 /* The served model; opened by wire_rig_setup, closed by wire_rig_teardown (group fixtures of cmocka). */
-extern lg_oai_model wire_rig_model;
+extern lg_request_model wire_rig_model;
 int wire_rig_setup(void **state);
 int wire_rig_teardown(void **state);
 
@@ -23,7 +23,7 @@ typedef struct wire_rig_answer {
 void wire_rig_quote(lg_buf *b, const char *text);
 
 /* Open a body; fails the test with the error's message when it is refused. */
-lg_oai_req *wire_rig_open(const lg_wire *wire, const char *body);
+lg_request_parsed *wire_rig_open(const lg_wire *wire, const char *body);
 
 /* The whole way of one request; *text is the stream or the object.  LG_E_NOMEM when an allocation failed. */
 lg_status wire_rig_serve(const lg_wire *wire, const wire_rig_answer *a, bool stream,
