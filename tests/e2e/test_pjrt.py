@@ -14,16 +14,31 @@ N_CLIENT = 8
 TIE = 0.01  # rows where the reference's two best logits came closer may answer otherwise
 
 
-class Pjrt(unittest.TestCase):
+class Case(unittest.TestCase):
+    N_DEVICE = 1
+
     @classmethod
     def setUpClass(cls):
         # Few sizes, and programs kept for the next run.
-        device = "pjrt:%s,weights=f32,grow=8,programs=%s" % (PLUGIN, os.path.join(server.BUILD, "pjrt-programs"))
-        cls.s = server.Server("--device", device, "--ctx", "1024", "--parallel", str(N_CLIENT), "--memory", "1G", "--max-stall", "0")
+        device = "pjrt:%s,weights=f32,grow=8,devices=%d,cpu_device_count=%d,programs=%s" % (
+            PLUGIN, cls.N_DEVICE, cls.N_DEVICE, os.path.join(server.BUILD, "pjrt-programs"))
+        cls.s = server.Server("--device", device, "--ctx", "1024", "--parallel", str(N_CLIENT // cls.N_DEVICE), "--memory", "1G",
+                              "--max-stall", "0")
 
     @classmethod
     def tearDownClass(cls):
         cls.s.stop(signal.SIGKILL)
+
+    def check_all(self, rows):
+        """Whether each answer is the reference's, N_CLIENT at a time."""
+        done = [None] * len(rows)
+
+        def client(k):
+            for i in range(k, len(rows), N_CLIENT):
+                done[i] = self.check(rows[i])
+
+        server.in_threads([lambda k=k: client(k) for k in range(N_CLIENT)])
+        return done
 
     def check(self, row):
         """Whether the answer is the reference's; a near tie may differ and is not counted."""
@@ -40,15 +55,11 @@ class Pjrt(unittest.TestCase):
                 same = same and message["reasoning_content"].strip() == want[0].strip()
         return same
 
+
+class OneDevice(Case):
     def test_answers_of_the_reference(self):
         rows = [r for r in server.evals()]
-        done = [None] * len(rows)
-
-        def client(k):
-            for i in range(k, len(rows), N_CLIENT):
-                done[i] = self.check(rows[i])
-
-        server.in_threads([lambda k=k: client(k) for k in range(N_CLIENT)])
+        done = self.check_all(rows)
         clear = [i for i, r in enumerate(rows) if r["min_margin"] > TIE]
         wrong = [rows[i]["messages"][-1]["content"] for i in clear if not done[i]]
         print("%d of %d answers are the reference's; %d of them had a near tie, of which %d differ" % (
@@ -74,6 +85,15 @@ class Pjrt(unittest.TestCase):
         self.assertTrue(self.check(row))
         self.s.kill_worker()
         self.assertTrue(self.check(row))
+
+
+class TwoDevices(Case):
+    """Each has half of the experts, and sequences, pages and slots of its own."""
+    N_DEVICE = 2
+
+    def test_answers_of_the_reference(self):
+        rows = [r for r in server.evals() if r["min_margin"] > TIE][:24]
+        self.assertEqual(self.check_all(rows), [True] * 24)
 
 
 if not os.path.exists(PLUGIN):
