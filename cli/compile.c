@@ -4,9 +4,9 @@
  * which collectives there are.  No weights are read.  Test: tests/py/compile.py; docs/PJRT.md has tables of real widths. */
 #include "cli.h"
 
-#include "backend/pjrt/aot.h"
-#include "backend/pjrt/kernels.h"
-#include "backend/pjrt/sig.h"
+#include "backend/pjrt/plugin/aot.h"
+#include "backend/pjrt/mosaic/kernels.h"
+#include "backend/pjrt/step/sig.h"
 #include "base/mem.h"
 #include "kern/kern.h"
 

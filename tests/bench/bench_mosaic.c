@@ -5,8 +5,8 @@
  * Of a kernel: its instruction bundles as runs of one loop depth, in order ("2:223" = 223 bundles inside one loop of the body; 1 is a
  * grid step), without waiting for memory; of both: flop, bytes and temporary memory as the compiler states them for the whole
  * program (for a kernel it counts operands once each, whole).  No TPU is needed and none is measured. */
-#include "backend/pjrt/aot.h"
-#include "backend/pjrt/twin.h"
+#include "backend/pjrt/plugin/aot.h"
+#include "backend/pjrt/mosaic/twin.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  *   major   another major version          short   a table that ends early      old     one without topologies
  *   grown   structs have 32 bytes more     hole    no streams                   nofile  programs cannot be written
  *   noread  programs cannot be read        fail    clients cannot be made */
-#include "backend/pjrt/abi.h"
+#include "backend/pjrt/plugin/abi.h"
 #include "fake_pjrt.h"
 
 #include <stdio.h>

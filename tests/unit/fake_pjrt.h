@@ -2,7 +2,7 @@
 #ifndef FAKE_PJRT_H
 #define FAKE_PJRT_H
 
-#include "backend/pjrt/abi.h"
+#include "backend/pjrt/plugin/abi.h"
 
 #define FAKE_API __attribute__((visibility("default")))
 

@@ -2,7 +2,7 @@
 #ifndef LG_TEST_STEP_RIG_H
 #define LG_TEST_STEP_RIG_H
 
-#include "backend/pjrt/step.h"
+#include "backend/pjrt/step/step.h"
 #include "model/weights.h"
 
 #define STEP_RIG_MAX_EXE 24

@@ -1,8 +1,8 @@
 /* test_collective.c - the hierarchical reduce-scatter: its text, its sums on 8 devices of XLA's CPU plugin, and what libtpu makes
  * of it for four chips. */
-#include "backend/pjrt/collective.h"
+#include "backend/pjrt/step/collective.h"
 
-#include "backend/pjrt/report.h"
+#include "backend/pjrt/plugin/report.h"
 #include "base/num.h"
 #include "pjrt_rig.h"
 

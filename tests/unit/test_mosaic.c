@@ -2,10 +2,10 @@
  * that is there, on the same arrays.
  *
  * Pools and rows that a kernel must not read hold NaN; those that it must not write are compared bit by bit. */
-#include "backend/pjrt/mosaic_kern.h"
+#include "backend/pjrt/mosaic/mosaic_kern.h"
 
 #include "base/num.h"
-#include "backend/pjrt/twin.h"
+#include "backend/pjrt/mosaic/twin.h"
 #include "gdn_plain.h"
 #include "mosaic_eval.h"
 #include "twin_rig.h"

@@ -1,5 +1,5 @@
 /* test_report.c - reading an optimised program: bytes made by hand, cut and damaged ones. */
-#include "backend/pjrt/report.h"
+#include "backend/pjrt/plugin/report.h"
 
 #include "base/buf.h"
 #include "base/num.h"

@@ -1,7 +1,7 @@
 /* test_step.c - the step's programs on XLA's CPU plugin against reference tensors: every golden model and every
  * tensor; then the looped form, both forms of the experts, ragged and split batches, narrow types, and what padding
  * may not touch. */
-#include "backend/pjrt/kernels.h"
+#include "backend/pjrt/mosaic/kernels.h"
 #include "golden.h"
 #include "pjrt_rig.h"
 #include "rig.h"

@@ -3,7 +3,7 @@
 #include "hlo_check.h"
 #include "rig.h"
 
-#include "backend/pjrt/step.h"
+#include "backend/pjrt/step/step.h"
 
 #include <dirent.h>
 #include <setjmp.h>

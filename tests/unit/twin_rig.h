@@ -2,7 +2,7 @@
 #ifndef LG_TESTS_TWIN_RIG_H
 #define LG_TESTS_TWIN_RIG_H
 
-#include "backend/pjrt/mosaic.h"
+#include "backend/pjrt/mosaic/mosaic.h"
 #include "mosaic_eval.h"
 
 /* false: the plugin is not there. */

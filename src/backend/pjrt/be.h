@@ -17,8 +17,8 @@
 #define LG_BACKEND_PJRT_BE_H
 
 #include "backend/backend.h"
-#include "backend/pjrt/kernels.h"
-#include "backend/pjrt/sig.h"
+#include "backend/pjrt/mosaic/kernels.h"
+#include "backend/pjrt/step/sig.h"
 
 #include <pthread.h>
 

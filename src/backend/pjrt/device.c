@@ -3,7 +3,7 @@
  * In: "pjrt:PATH,name=value".  Out: lg_pjrt_device.
  * Thread: any.  Memory: small.  Test: tests/unit/test_pjrt.c */
 #include "backend/pjrt/be.h"
-#include "backend/pjrt/call.h"
+#include "backend/pjrt/plugin/call.h"
 #include "base/hash.h"
 
 #include <stdio.h>

@@ -1,12 +1,15 @@
 /* pjrt.h - the map of src/backend/pjrt: devices behind a PJRT plugin (TPU, GPU, or the CPU for tests).
  *
- *   abi.h      the plugin's C interface, our own declarations        plugin.c   load, checks, errors, events, topologies
- *   client.c   devices of this process, their memory                 options.c  compile options as bytes
- *   program.c  compile, run, what the compiler says of a program     cache.c    compiled programs kept in files
- *   buffer.c   device buffers: up, down, streamed
- *   sig.h      what a step's program takes and gives: the contract between the emitter and the backend
- *   kernels.h  our parts of a step                mosaic.h, mosaic_kern.h  kernels for TPUs      twin.h  the same in StableHLO
- *   collective.h  sums along the wires            aot.h  compile for devices that are not here   report.h  what a program holds
+ * Four rooms, each sees those above it:
+ *
+ *   plugin/   the plugin's interface in our own declarations (abi.h): load it, open its devices, compile (also for devices that
+ *             are not here: aot.c), run, move buffers, keep compiled programs in files, read what is in one (report.c)
+ *   step/     texts: the writer of StableHLO (hlo.h), a step of the model (step.h), sums along the wires (collective.h), and
+ *             what a program takes and gives (sig.h), the contract between the texts and the backend
+ *   mosaic/   kernels for TPUs (mosaic_kern.h) and their twins in StableHLO (twin.h), put into a step by kernels.c
+ *   be.h      the backend that the engine drives: weights, pages and states on the devices, steps cut into programs
+ *
+ * This header declares plugin/.
  *
  * A plugin is a shared library with one symbol, GetPjrtApi.  It is loaded when a device is asked for and never unloaded (its
  * threads outlive everything of ours), so nothing here is needed to build or to run without one.  Objects named
