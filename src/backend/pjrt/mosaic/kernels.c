@@ -1,7 +1,7 @@
 /* kernels.c - parts of a step as kernels of ours (kernels.h): what goes in and what comes out of them.
  *
  * Rows of padding are told to the kernels as idle; an idle row or tile must name the block of the one before it, so that nothing
- * is moved for it.  Test: tests/unit/test_step.c */
+ * is moved for it.  Test: tests/unit/test_step_types.c */
 #include "backend/pjrt/mosaic/kernels.h"
 
 #include "backend/pjrt/mosaic/twin.h"

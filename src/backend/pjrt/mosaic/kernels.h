@@ -2,7 +2,7 @@
  *
  * Fills an lg_step_parts (step.h).  Each part is used where it fits the model's sizes, and said so in lg_kernels_about.
  * With `twin` set every kernel call is written as its twin (twin.h) instead: the same operands in the same form, so that what
- * surrounds the kernels can be run on any plugin.  Test: tests/unit/test_step.c */
+ * surrounds the kernels can be run on any plugin.  Test: tests/unit/test_step_types.c */
 #ifndef LG_BACKEND_PJRT_MOSAIC_KERNELS_H
 #define LG_BACKEND_PJRT_MOSAIC_KERNELS_H
 
