@@ -34,7 +34,10 @@ def say(text):
 
 
 def quietly(*command, **more):
-    r = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+    try:
+        r = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+    except subprocess.TimeoutExpired as e:
+        raise RuntimeError("not done after %g s: %s" % (e.timeout, " ".join(command)))
     if r.returncode:
         sys.stderr.write("\n".join(r.stdout.splitlines()[-20:]) + "\n")
         raise RuntimeError("failed: " + " ".join(command))
@@ -131,7 +134,7 @@ class LlamaCpp:
         if test[0] == "b":
             n = int(test[1:])
             out = quietly(os.path.join(self.programs, "llama-batched-bench"), *common, "-c", str(n * (N_SEED + N_MANY) + 64), "-npp",
-                          str(N_SEED), "-ntg", str(N_MANY), "-npl", str(n), *self.batched(setting))
+                          str(N_SEED), "-ntg", str(N_MANY), "-npl", str(n), *self.batched(setting), timeout=a.peer_limit)
             return self.batched_speed(out)
         what, _, depth = test.partition("@")
         return self.single(a, common, what, int(depth or 0), setting)
@@ -144,7 +147,8 @@ class LlamaCpp:
 
     def single(self, a, common, what, depth, setting):
         n = ["-p", "0", "-n", str(N_ONE)] if what == "tg" else ["-p", what[2:], "-n", "0"]
-        out = quietly(os.path.join(self.programs, "llama-bench"), *common, *n, "-d", str(depth), "-r", "1", "-o", "jsonl", *setting)
+        out = quietly(os.path.join(self.programs, "llama-bench"), *common, *n, "-d", str(depth), "-r", "1", "-o", "jsonl", *setting,
+                      timeout=a.peer_limit)
         return first_json(out)["avg_ts"]
 
 
@@ -163,7 +167,7 @@ class IkLlamaCpp(LlamaCpp):
             raise RuntimeError("no prefill at depth")
         n = ["-p", "0", "-n", "0", "-gp", "%d,%d" % (depth, N_ONE)] if depth else \
             ["-p", "0", "-n", str(N_ONE)] if what == "tg" else ["-p", what[2:], "-n", "0"]
-        out = quietly(os.path.join(self.programs, "llama-bench"), *common, *n, "-r", "1", "-o", "json", *setting)
+        out = quietly(os.path.join(self.programs, "llama-bench"), *common, *n, "-r", "1", "-o", "json", *setting, timeout=a.peer_limit)
         return json.loads(out[out.index("["):out.rindex("]") + 1])[-1]["avg_ts"]
 
 
@@ -227,6 +231,7 @@ def options():
     ap.add_argument("--repeat", type=int, default=5)
     ap.add_argument("--threads", type=int, default=os.cpu_count())
     ap.add_argument("--peer", help="folder with llama-bench and llama-batched-bench of any llama.cpp; default: built from the package")
+    ap.add_argument("--peer-limit", type=float, default=300, metavar="S", help="a peer that takes longer for one figure is left out; default 300")
     ap.add_argument("--no-peer", action="store_true", help="measure Lignum alone")
     ap.add_argument("--lignum", default=os.path.join(ROOT, "build/cli/lignum"))
     ap.add_argument("--cache", default=os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lignum/bench"))
