@@ -4,12 +4,14 @@
  * Opens that many streams at once on a server whose scripted worker stamps its tokens (`stamp 1`), and compares each stamp with the
  * time at which the token was read.  Prints one JSON object with microseconds.  "floor": the server is a loop of this program that
  * stamps a token and sends it to every stream, the same bytes with nothing in between: what sockets and this client take by themselves.
+ * The client stays on the last processor, as if it were on another machine: a server, and the loop, should have the others.
  * tests/e2e/test_load.py runs it. */
 #include "base/base.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,12 +108,29 @@ static bool run(stream *s, int n_stream) {
     return true;
 }
 
+/* Only on the last of the processors that this process may use, or on all but that one; where there is one, nothing. */
+static void stay(bool on_last) {
+    cpu_set_t all, some;
+    size_t last = 0;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < 2) return;
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &all)) last = i;
+    some = all;
+    CPU_CLR(last, &some);
+    if (on_last) {
+        CPU_ZERO(&some);
+        CPU_SET(last, &some);
+    }
+    (void)sched_setaffinity(0, sizeof some, &some);
+}
+
 /* The plain server: what bench_gateway asks for, in the bytes of `lignum serve`.  Ends the process. */
 static _Noreturn void serve_floor(int listener, int n) {
     enum { N_TOKEN = 200, STEP_US = 5000 };
     static int fd[MAX_STREAM];
     char event[512], chunk[600], in[1024];
     int one = 1;
+    stay(false);
     for (int i = 0; i < n; i++) {
         fd[i] = accept(listener, NULL, NULL);
         if (fd[i] < 0 || recv(fd[i], in, sizeof in, 0) <= 0) _exit(1);
@@ -164,6 +183,7 @@ int main(int argc, char **argv) {
             perror("bench_gateway");
             return 1;
         }
+    stay(true);
     bool ok = run(s, n) && n_delay > 0;
     qsort(delay, n_delay, sizeof *delay, by_value);
     if (ok)
