@@ -458,6 +458,30 @@ const lg_json *lg_json_get(const lg_json *v, const char *key) {
     return found;
 }
 
+static const lg_json *pointer_step(const lg_json *v, const char *s, size_t len) {
+    char key[128];
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++, n++) {
+        if (n + 1 == sizeof key) return NULL;
+        bool tilde = s[i] == '~' && i + 1 < len && (s[i + 1] == '0' || s[i + 1] == '1');
+        key[n] = !tilde ? s[i] : s[i + 1] == '0' ? '~' : '/';
+        i += tilde;
+    }
+    key[n] = 0;
+    return lg_json_get(v, key);
+}
+
+const lg_json *lg_json_point(const lg_json *root, const char *pointer) {
+    const char *s = pointer;
+    if (*s++ != '#') return NULL;
+    while (root && *s == '/') {
+        size_t len = strcspn(++s, "/");
+        root = pointer_step(root, s, len);
+        s += len;
+    }
+    return *s ? NULL : root;
+}
+
 const lg_json *lg_json_at(const lg_json *v, size_t i) {
     if (!v || i >= v->n_child) return NULL;
     const lg_json *m = v->child;

@@ -65,6 +65,10 @@ void lg_json_close(lg_json_doc **doc);
  * Linear in the number of members. */
 const lg_json *lg_json_get(const lg_json *v, const char *key);
 
+/* What "#/a/b" names below root, a JSON pointer in a fragment (RFC 6901: ~0 for ~, ~1 for /); "#" is root.  NULL when it leads
+ * nowhere, does not begin with #, goes through an array, or has a step of 128 bytes or more. */
+const lg_json *lg_json_point(const lg_json *root, const char *pointer);
+
 /* Element i of an array or member i of an object, or NULL.  Linear. */
 const lg_json *lg_json_at(const lg_json *v, size_t i);
 

@@ -37,32 +37,6 @@ static uint32_t type_of_value(const lg_json *v) {
     return bits[v->kind];
 }
 
-/* One step of a JSON pointer, [s, s + len) with ~0 for ~ and ~1 for /. */
-static const lg_json *pointer_step(const lg_json *v, const char *s, size_t len) {
-    char key[128];
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++, n++) {
-        if (n + 1 == sizeof key) return NULL;
-        bool tilde = s[i] == '~' && i + 1 < len && (s[i + 1] == '0' || s[i + 1] == '1');
-        key[n] = !tilde ? s[i] : s[i + 1] == '0' ? '~' : '/';
-        i += tilde;
-    }
-    key[n] = 0;
-    return lg_json_get(v, key);
-}
-
-/* "#/$defs/Name" in root, or NULL. */
-static const lg_json *follow(const lg_json *root, const lg_json *ref) {
-    const char *s = ref->text;
-    if (ref->kind != LG_JSON_STRING || *s++ != '#') return NULL;
-    while (root && *s == '/') {
-        size_t len = strcspn(++s, "/");
-        root = pointer_step(root, s, len);
-        s += len;
-    }
-    return *s ? NULL : root;
-}
-
 typedef struct walk {
     const lg_json *root;
     uint32_t n_left, depth;
@@ -100,7 +74,8 @@ static uint32_t types_of(walk *w, const lg_json *schema) {
         bits &= some;
     }
     if ((v = lg_json_get(schema, "const"))) bits &= type_of_value(v);
-    if ((v = lg_json_get(schema, "$ref"))) bits &= types_of(w, follow(w->root, v));
+    if ((v = lg_json_get(schema, "$ref")) && v->kind == LG_JSON_STRING)
+        bits &= types_of(w, lg_json_point(w->root, v->text));
     bits &= types_of_list(w, lg_json_get(schema, "anyOf"), false);
     bits &= types_of_list(w, lg_json_get(schema, "oneOf"), false);
     bits &= types_of_list(w, lg_json_get(schema, "allOf"), true);

@@ -369,31 +369,12 @@ static uint16_t make_choice(lg_grammar_maker *m, const lg_json *schema, const lg
     return node;
 }
 
-/* One step of a JSON pointer. */
-static const lg_json *pointer_step(const lg_json *v, const char *s, size_t len) {
-    char key[128];
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++, n++) {
-        if (n + 1 == sizeof key) return NULL;
-        bool tilde = s[i] == '~' && i + 1 < len && (s[i + 1] == '0' || s[i + 1] == '1');
-        key[n] = !tilde ? s[i] : s[i + 1] == '0' ? '~' : '/';
-        i += tilde;
-    }
-    key[n] = 0;
-    return lg_json_get(v, key);
-}
-
 static uint16_t make_ref(lg_grammar_maker *m, const lg_json *ref) {
-    const lg_json *v = m->root;
-    const char *s = ref->kind == LG_JSON_STRING ? ref->text : "";
-    if (*s != '#')
+    const char *text = ref->kind == LG_JSON_STRING ? ref->text : "";
+    if (*text != '#')
         return lg_grammar_make_fail(m, "$ref: only references within the schema are supported");
-    for (s++; v && *s == '/';) {
-        size_t len = strcspn(++s, "/");
-        v = pointer_step(v, s, len);
-        s += len;
-    }
-    if (!v || *s) return lg_grammar_make_fail(m, "$ref: '%.60s' leads nowhere", ref->text);
+    const lg_json *v = lg_json_point(m->root, text);
+    if (!v) return lg_grammar_make_fail(m, "$ref: '%.60s' leads nowhere", text);
     return make(m, v);
 }
 

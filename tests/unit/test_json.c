@@ -482,6 +482,32 @@ static void test_locale_does_not_matter(void **state) {
     setlocale(LC_ALL, "C");
 }
 
+static void test_pointers(void **state) {
+    (void)state;
+    lg_err err;
+    lg_json_doc *doc = NULL;
+    static const char text[] = "{\"a\":{\"b\":1,\"\":2,\"/x\":3,\"~\":4},\"l\":[{\"c\":5}]}";
+    assert_int_equal(lg_json_parse(text, sizeof text - 1, 8, "test", &doc, &err), LG_OK);
+    const lg_json *root = lg_json_root(doc);
+    static const struct {
+        const char *at;
+        uint64_t value; /* 0: nowhere */
+    } row[] = {{"#/a/b", 1},   {"#/a/", 2},  {"#/a/~1x", 3}, {"#/a/~0", 4},
+               {"#/a/b/c", 0}, {"#/l/0", 0}, {"#/l/c", 0},   {"#a", 0},
+               {"/a/b", 0},    {"", 0},      {"#/a//", 0},   {"#/a/~2x", 0}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        uint64_t got = 0;
+        const lg_json *v = lg_json_point(root, row[i].at);
+        assert_true(row[i].value ? lg_json_u64(v, &got) && got == row[i].value : v == NULL);
+    }
+    assert_ptr_equal(lg_json_point(root, "#"), root);
+    assert_null(lg_json_point(NULL, "#/a"));
+    char far[140] = "#/";
+    memset(far + 2, 'k', 128);
+    assert_null(lg_json_point(root, far));
+    lg_json_close(&doc);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_accepts),
@@ -489,6 +515,7 @@ int main(void) {
         cmocka_unit_test(test_refuses_every_prefix),
         cmocka_unit_test(test_tree_keeps_what_was_written),
         cmocka_unit_test(test_strings_decode),
+        cmocka_unit_test(test_pointers),
         cmocka_unit_test(test_depth_is_limited),
         cmocka_unit_test(test_number_of_values_is_limited),
         cmocka_unit_test(test_integers),
