@@ -36,3 +36,21 @@ const char *pjrt_rig_path(const char *name) {
     printf("the plugin %s is not there (make check-pjrt fetches it)\n", name);
     return NULL;
 }
+
+int pjrt_rig_open(lg_pjrt_plugin **plugin, lg_pjrt_client **client) {
+    lg_err err;
+    lg_pjrt_options o;
+    const char *path = pjrt_rig_path("cpu");
+    if (!path) return 0;
+    if (lg_pjrt_plugin_open(path, plugin, &err) == LG_OK &&
+        lg_pjrt_options_parse("cpu_device_count=8", &o, &err) == LG_OK &&
+        lg_pjrt_client_open(*plugin, &o, client, &err) == LG_OK)
+        return 0;
+    printf("%s\n", err.msg);
+    return 1;
+}
+
+void pjrt_rig_close(lg_pjrt_plugin **plugin, lg_pjrt_client **client) {
+    lg_pjrt_client_close(client);
+    lg_pjrt_plugin_close(plugin);
+}

@@ -299,25 +299,18 @@ double case_mixed(step_case *m) {
     return worst;
 }
 
+static lg_pjrt_plugin *plugin;
+
 int case_start(void **state) {
-    (void)state;
     lg_err err;
-    lg_pjrt_options o;
-    lg_pjrt_plugin *plugin = NULL;
-    const char *path = pjrt_rig_path("cpu");
+    (void)state;
     if (lg_pool_open(2, &case_pool, &err) != LG_OK) return 1;
-    if (!path) return 0;
-    if (lg_pjrt_plugin_open(path, &plugin, &err) == LG_OK &&
-        lg_pjrt_options_parse("cpu_device_count=8", &o, &err) == LG_OK &&
-        lg_pjrt_client_open(plugin, &o, &case_client, &err) == LG_OK)
-        return 0;
-    printf("%s\n", err.msg);
-    return 1;
+    return pjrt_rig_open(&plugin, &case_client);
 }
 
 int case_finish(void **state) {
     (void)state;
-    lg_pjrt_client_close(&case_client);
+    pjrt_rig_close(&plugin, &case_client);
     lg_pool_close(&case_pool);
     return 0;
 }

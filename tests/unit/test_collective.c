@@ -105,22 +105,12 @@ static lg_pjrt_client *client;
 
 static int start(void **state) {
     (void)state;
-    lg_err err;
-    lg_pjrt_options o;
-    const char *path = pjrt_rig_path("cpu");
-    if (!path) return 0;
-    if (lg_pjrt_plugin_open(path, &plugin, &err) == LG_OK &&
-        lg_pjrt_options_parse("cpu_device_count=8", &o, &err) == LG_OK &&
-        lg_pjrt_client_open(plugin, &o, &client, &err) == LG_OK)
-        return 0;
-    printf("%s\n", err.msg);
-    return 1;
+    return pjrt_rig_open(&plugin, &client);
 }
 
 static int finish(void **state) {
     (void)state;
-    lg_pjrt_client_close(&client);
-    lg_pjrt_plugin_close(&plugin);
+    pjrt_rig_close(&plugin, &client);
     return 0;
 }
 
