@@ -228,6 +228,7 @@ typedef struct serve_opt {
     const char *worker;
     char *arg[64]; /* the worker's; texts are argv's or static */
     size_t n_arg;
+    const char *of_ranks; /* an option that was given and only ranks have; NULL: none */
     bool help, core_dumps, strict, other_sums, has_dir;
 } serve_opt;
 
@@ -235,6 +236,12 @@ static void add_arg(serve_opt *o, const char *name, char *value) {
     LG_ASSERT(o->n_arg + 3 < LG_COUNT(o->arg));
     o->arg[o->n_arg++] = (char *)name;
     o->arg[o->n_arg++] = value;
+}
+
+/* One that only ranks have. */
+static void add_rank_arg(serve_opt *o, const char *name, char *value) {
+    o->of_ranks = name;
+    add_arg(o, name, value);
 }
 
 /* Add a text to a list of at most LG_GUARD_MAX_NAME - 1. */
@@ -304,23 +311,23 @@ static bool take_ranks(serve_opt *o, const char *argv0, int c) {
         return lg_option_u64(argv0, "--min-ranks", optarg, 1, 256, &v);
     case OPT_INTERFACE: o->launch.interface = optarg; return true;
     case OPT_RANK_TIMEOUT:
-        add_arg(o, "--rank-timeout", optarg);
+        add_rank_arg(o, "--rank-timeout", optarg);
         return lg_option_u64(argv0, "--rank-timeout", optarg, 1, 86400, &v);
     case OPT_SPARE:
-        add_arg(o, "--spare-experts", optarg);
+        add_rank_arg(o, "--spare-experts", optarg);
         return lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v);
     case OPT_EXCHANGE:
         o->other_sums |= strcmp(optarg, "strict") != 0;
-        add_arg(o, "--exchange", optarg);
+        add_rank_arg(o, "--exchange", optarg);
         return true;
     case OPT_WIRE:
         o->other_sums |= strcmp(optarg, "f32") != 0;
-        add_arg(o, "--wire", optarg);
+        add_rank_arg(o, "--wire", optarg);
         return true;
-    case OPT_OVERLAP: add_arg(o, "--overlap", optarg); return true;
-    case OPT_TRACE: add_arg(o, "--trace", optarg); return true;
-    case OPT_LOAD: add_arg(o, "--expert-load", optarg); return true;
-    case OPT_LOAD_OUT: add_arg(o, "--expert-load-out", optarg); return true;
+    case OPT_OVERLAP: add_rank_arg(o, "--overlap", optarg); return true;
+    case OPT_TRACE: add_rank_arg(o, "--trace", optarg); return true;
+    case OPT_LOAD: add_rank_arg(o, "--expert-load", optarg); return true;
+    case OPT_LOAD_OUT: add_rank_arg(o, "--expert-load-out", optarg); return true;
     default: return take_limit(&o->gate, argv0, c);
     }
 }
@@ -478,6 +485,9 @@ int lg_serve_main(int argc, char **argv) {
         o.gate.worker_argv = o.launch.arg;
     } else if (o.launch.hosts || o.launch.interface || o.launch.min_rank) {
         fprintf(stderr, "%s: --hosts, --interface and --min-ranks go with --ranks\n", argv[0]);
+        return lg_option_usage(argv[0]);
+    } else if (o.of_ranks) {
+        fprintf(stderr, "%s: %s goes with --ranks\n", argv[0], o.of_ranks);
         return lg_option_usage(argv[0]);
     }
     if (!o.gate.name) {

@@ -42,6 +42,13 @@ static const char *name_of(uint8_t kind) {
     return kind < LG_COUNT(name) ? name[kind] : "?";
 }
 
+lg_status lg_trace_file_check(const char *path, lg_err *err) {
+    FILE *f = fopen(path, "a");
+    if (!f) return LG_FAIL(err, LG_E_IO, "%s: %s", path, strerror(errno));
+    fclose(f);
+    return LG_OK;
+}
+
 lg_status lg_trace_file_begin(lg_trace_file *f, const char *path, uint64_t zero_us,
                               lg_err *err) {
     *f = (lg_trace_file){.path = path, .zero_us = zero_us};

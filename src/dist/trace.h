@@ -67,6 +67,9 @@ typedef struct lg_trace_file {
     uint64_t zero_us;
 } lg_trace_file;
 
+/* Whether a file can be written there, so that it is known before anything is served.  LG_E_IO. */
+lg_status lg_trace_file_check(const char *path, lg_err *err);
+
 /* zero_us: time that the file calls 0. */
 lg_status lg_trace_file_begin(lg_trace_file *f, const char *path, uint64_t zero_us,
                               lg_err *err);

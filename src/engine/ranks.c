@@ -404,7 +404,9 @@ lg_status lg_ranks_join_comm(const lg_comm *comm, const lg_ranks_opt *opt, lg_ra
     r->dist = (lg_dist){.comm = &r->comm, .place = &r->place, .how = opt->how};
     for (uint32_t k = 0; k < comm->n_rank; k++)
         r->n_local += comm->node[k] == comm->node[comm->rank];
-    return opt->trace_path ? lg_trace_open(&r->comm.trace, err) : LG_OK;
+    if (!opt->trace_path) return LG_OK;
+    if (comm->rank == 0) LG_TRY(lg_trace_file_check(opt->trace_path, err));
+    return lg_trace_open(&r->comm.trace, err);
 }
 
 lg_status lg_ranks_join(const lg_ranks_opt *opt, lg_ranks **ranks, lg_err *err) {

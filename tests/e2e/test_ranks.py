@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -264,6 +265,15 @@ class Refused(unittest.TestCase):
 
     def test_what_cannot_be_shared(self):
         self.assertIn("no experts", self.start(model=os.path.join(server.SOURCE, "tests", "data", "models", "tiny-dense")))
+
+    def test_trace_that_cannot_be_written(self):
+        self.assertIn("/nowhere/trace.json: No such file", self.start("--trace", "/nowhere/trace.json"))
+
+    def test_options_of_ranks_without_ranks(self):
+        for option, value in (("--trace", "t.json"), ("--wire", "q8"), ("--exchange", "auto"), ("--overlap", "off"), ("--rank-timeout", "9"),
+                              ("--spare-experts", "1"), ("--expert-load", "f"), ("--expert-load-out", "f")):
+            r = subprocess.run([server.LIGNUM, "serve", "--model", server.MODEL, option, value], capture_output=True, text=True, timeout=60)
+            self.assertEqual((r.returncode, "%s goes with --ranks" % option in r.stderr), (2, True), r.stderr)
 
     def test_bad_profile(self):
         with tempfile.TemporaryDirectory() as d:
