@@ -58,7 +58,8 @@ static void run(const lg_buf *body, const mosaic_array *fetch, uint32_t n_fetch,
 
 /* Ways to run a kernel: its text with copies in order, its text with copies overlapped, its twin. */
 enum { IN_ORDER, OVERLAPPED, TWIN };
-static int n_way = 2;
+static int first_way, end_way; /* of the test that runs */
+static bool has_plugin;
 
 /* As run(), for a way; a twin's results go where the kernel's would. */
 static void run_way(int way, const lg_buf *body, const mosaic_array *fetch, mosaic_array *win,
@@ -232,7 +233,7 @@ static void decode_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic_
     size_t vd = nv * (size_t)GDN_D;
     float *first = malloc(6 * vd * 4);
     assert_non_null(first);
-    for (int way = 0; way < n_way; way++) {
+    for (int way = first_way; way < end_way; way++) {
         gdn_restore(&c);
         run_way(way, &c.body, fetch, c.win, &c.k, twin_decode, &c.g);
         for (uint32_t i = 0; i < 6; i++) {
@@ -257,8 +258,7 @@ static void decode_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic_
     gdn_close(&c);
 }
 
-static void test_gdn_decode(void **state) {
-    (void)state;
+static void all_gdn_decode(void) {
     decode_case(2, 4, LG_M_F32, LG_M_F32, 2e-5f);
     decode_case(1, 3, LG_M_F32, LG_M_F32, 2e-5f);
     decode_case(3, 6, LG_M_BF16, LG_M_BF16, 8e-3f);
@@ -312,7 +312,7 @@ static void prefill_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic
                              {.rank = 1, .dim = {2}, .i = layer}};
     float *a = malloc(130 * nv * 4), *b = malloc(130 * nv * 4);
     assert_true(a && b);
-    for (int way = 0; way < n_way; way++) {
+    for (int way = first_way; way < end_way; way++) {
         gdn_restore(&c);
         run_way(way, &c.body, fetch, c.win, &c.k, twin_prefill, &c.g);
         for (uint32_t s = 0; s < SEQS; s++) {
@@ -333,8 +333,7 @@ static void prefill_case(uint32_t nk, uint32_t nv, lg_mosaic_elem act, lg_mosaic
     gdn_close(&c);
 }
 
-static void test_gdn_prefill(void **state) {
-    (void)state;
+static void all_gdn_prefill(void) {
     prefill_case(1, 2, LG_M_F32, LG_M_F32, 5e-5f);
     prefill_case(2, 2, LG_M_BF16, LG_M_BF16, 1e-2f);
 }
@@ -405,7 +404,7 @@ static void gmm_run(lg_mosaic_gmm g) {
                              {.rank = 1, .dim = {4}, .i = block},
                              {.rank = 1, .dim = {4}, .i = live},
                              {.rank = 1, .dim = {1}, .i = layer}};
-    for (int way = 0; way < n_way; way++) {
+    for (int way = first_way; way < end_way; way++) {
         run_way(way, &c.body, fetch, c.win, &c.k, twin_gmm, &c.g);
         gmm_check(&c, expert, block, live);
     }
@@ -416,8 +415,7 @@ static void gmm_run(lg_mosaic_gmm g) {
     lg_buf_fini(&c.body);
 }
 
-static void test_gmm(void **state) {
-    (void)state;
+static void all_gmm(void) {
     const lg_mosaic_gmm base = {
         .n_tile = 4, .tile_rows = 16, .n_stack = 2, .n_expert = 3, .act = LG_M_BF16};
     lg_mosaic_gmm g = base;
@@ -439,9 +437,52 @@ static void test_gmm(void **state) {
     gmm_run(g);
 }
 
+static void text(void (*all)(void)) {
+    first_way = IN_ORDER;
+    end_way = TWIN;
+    all();
+}
+
+static void twin(void (*all)(void)) {
+    if (!has_plugin) skip();
+    first_way = TWIN;
+    end_way = TWIN + 1;
+    all();
+}
+
+static void test_gdn_decode(void **state) {
+    (void)state;
+    text(all_gdn_decode);
+}
+
+static void test_gdn_prefill(void **state) {
+    (void)state;
+    text(all_gdn_prefill);
+}
+
+static void test_gmm(void **state) {
+    (void)state;
+    text(all_gmm);
+}
+
+static void test_twin_gdn_decode(void **state) {
+    (void)state;
+    twin(all_gdn_decode);
+}
+
+static void test_twin_gdn_prefill(void **state) {
+    (void)state;
+    twin(all_gdn_prefill);
+}
+
+static void test_twin_gmm(void **state) {
+    (void)state;
+    twin(all_gmm);
+}
+
 static int start(void **state) {
     (void)state;
-    if (twin_rig_open()) n_way = 3;
+    has_plugin = twin_rig_open();
     return 0;
 }
 
@@ -456,6 +497,9 @@ int main(void) {
         cmocka_unit_test(test_gdn_decode),
         cmocka_unit_test(test_gdn_prefill),
         cmocka_unit_test(test_gmm),
+        cmocka_unit_test(test_twin_gdn_decode),
+        cmocka_unit_test(test_twin_gdn_prefill),
+        cmocka_unit_test(test_twin_gmm),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }
