@@ -1,12 +1,15 @@
-/* golden.c - reader of the golden files: see golden.h.  Data is copied to aligned memory. */
+/* golden.c - reader of the golden files, and comparing with them: see golden.h.  Data is copied to aligned memory. */
 #include "golden.h"
 
 #include "base/json.h"
 #include "base/num.h"
 
+#include <math.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <cmocka.h>
 
 static lg_status read_file(const char *path, uint8_t **data, size_t *len, lg_err *err) {
     FILE *f = fopen(path, "rb");
@@ -110,4 +113,68 @@ const char *golden_kind(const golden_tensor *t, char *buf, size_t len_bytes) {
     char *layer = strstr(buf, ".L");
     if (layer) *layer = 0;
     return buf;
+}
+
+/* ---- for cmocka tests ---- */
+
+static double tolerance(const golden *g, const char *tensor, const char *kind) {
+    bool first = strcmp(g->name, "tiny-moe") == 0 && strncmp(tensor, "p1.", 3) == 0;
+    if (strcmp(kind, "logits") == 0 || strcmp(kind, "decode_logits") == 0)
+        return first ? 1e-2 : 1e-3;
+    if (strcmp(kind, "hidden") == 0 || strcmp(kind, "conv") == 0) return first ? 2e-3 : 5e-4;
+    if (strcmp(kind, "state") == 0) return first ? 5e-4 : 1e-4;
+    if (strcmp(kind, "gdn.gated_norm") == 0) return 1e-3;
+    return 5e-4;
+}
+
+static void note(golden *g, const golden_tensor *t, double diff, bool new_tensor) {
+    char kind[64];
+    golden_kind(t, kind, sizeof kind);
+    double tol = tolerance(g, t->name, kind);
+    if (tolerance(g, "", kind) != tol) strcat(kind, " (p1)");
+    uint32_t i = 0;
+    while (i < g->n_row && strcmp(g->row[i].kind, kind) != 0) i++;
+    assert_true(i < GOLDEN_MAX_KIND);
+    golden_row *row = &g->row[i];
+    if (i == g->n_row) {
+        g->n_row++;
+        snprintf(row->kind, sizeof row->kind, "%s", kind);
+    }
+    row->n_tensor += new_tensor;
+    row->tol = tol;
+    if (diff > row->worst) {
+        row->worst = diff;
+        for (size_t e = 0; e < t->n; e++)
+            if (t->f && fabs((double)t->f[e]) > row->scale) row->scale = fabs((double)t->f[e]);
+    }
+    if (!(diff <= tol))
+        fail_msg("%s: %s differs by %g, allowed %g", g->name, t->name, diff, tol);
+}
+
+void golden_compare(golden *g, golden_tensor *t, size_t from, const float *x, size_t n_row,
+                    size_t n_col, size_t ld) {
+    assert_true(from + n_row * n_col <= t->n);
+    double worst = 0;
+    for (size_t r = 0; r < n_row; r++)
+        for (size_t c = 0; c < n_col; c++) {
+            size_t at = from + r * n_col + c;
+            double want = t->f ? (double)t->f[at] : (double)t->i[at];
+            double d = fabs(want - (double)x[r * ld + c]);
+            if (!(d <= worst)) worst = isnan(d) ? INFINITY : d;
+        }
+    note(g, t, worst, !t->seen);
+    t->seen = true;
+}
+
+golden_tensor *golden_must_find(const golden *g, const char *prompt, const char *what) {
+    golden_tensor *t = golden_find(g, "%s.%s", prompt, what);
+    if (!t) fail_msg("%s: no tensor %s.%s", g->name, prompt, what);
+    return t;
+}
+
+const uint32_t *golden_ids(const golden *g, const char *prompt, uint32_t *n) {
+    golden_tensor *t = golden_must_find(g, prompt, "ids");
+    t->seen = true;
+    *n = (uint32_t)t->n;
+    return (const uint32_t *)t->i;
 }

@@ -25,60 +25,8 @@ const lg_pjrt_bucket case_decode_bucket = {.n_one = 4, .n_page = 6, .n_out = 4, 
 const lg_pjrt_bucket case_ragged_bucket = {
     .n_many = 4, .n_row = 97, .n_page = 6, .n_out = 199, .logits = true};
 
-/* As in test_golden.c. */
-static double tolerance(const step_case *m, const char *tensor, const char *kind) {
-    bool first = strcmp(m->name, "tiny-moe") == 0 && strncmp(tensor, "p1.", 3) == 0;
-    if (strcmp(kind, "logits") == 0 || strcmp(kind, "decode_logits") == 0)
-        return first ? 1e-2 : 1e-3;
-    if (strcmp(kind, "hidden") == 0 || strcmp(kind, "conv") == 0) return first ? 2e-3 : 5e-4;
-    if (strcmp(kind, "state") == 0) return first ? 5e-4 : 1e-4;
-    if (strcmp(kind, "gdn.gated_norm") == 0) return 1e-3;
-    return 5e-4;
-}
-
-static void note(step_case *m, const golden_tensor *t, double diff) {
-    char kind[64];
-    golden_kind(t, kind, sizeof kind);
-    double tol = tolerance(m, t->name, kind);
-    if (tolerance(m, "", kind) != tol) strcat(kind, " (p1)");
-    uint32_t i = 0;
-    while (i < m->n_kind && strcmp(m->kind[i].kind, kind) != 0) i++;
-    assert_true(i < MAX_KIND);
-    kind_row *row = &m->kind[i];
-    if (i == m->n_kind) {
-        m->n_kind++;
-        snprintf(row->kind, sizeof row->kind, "%s", kind);
-    }
-    row->n_tensor += !t->seen;
-    row->tol = tol;
-    if (diff > row->worst) row->worst = diff;
-    if (!(diff <= tol))
-        fail_msg("%s: %s differs by %g, allowed %g", m->name, t->name, diff, tol);
-}
-
 void case_compare(step_case *m, golden_tensor *t, size_t from, const float *x, size_t n) {
-    assert_true(from + n <= t->n);
-    double worst = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d =
-            fabs((t->f ? (double)t->f[from + i] : (double)t->i[from + i]) - (double)x[i]);
-        if (!(d <= worst)) worst = isnan(d) ? INFINITY : d;
-    }
-    note(m, t, worst);
-    t->seen = true;
-}
-
-golden_tensor *case_find(step_case *m, const char *prompt, const char *what) {
-    golden_tensor *t = golden_find(&m->gold, "%s.%s", prompt, what);
-    if (!t) fail_msg("%s: no tensor %s.%s", m->name, prompt, what);
-    return t;
-}
-
-const uint32_t *case_ids(step_case *m, const char *prompt, uint32_t *n) {
-    golden_tensor *t = case_find(m, prompt, "ids");
-    t->seen = true;
-    *n = (uint32_t)t->n;
-    return (const uint32_t *)t->i;
+    golden_compare(&m->gold, t, from, x, 1, n, n);
 }
 
 step_rig_seq case_rows(uint32_t slot, uint32_t pos, const uint32_t *tok, uint32_t n,
@@ -119,7 +67,7 @@ static void check_states(step_case *m, const char *prompt, uint32_t slot) {
 }
 
 static void check_hidden(step_case *m, const char *prompt, uint32_t n) {
-    golden_tensor *t = case_find(m, prompt, "hidden");
+    golden_tensor *t = golden_must_find(&m->gold, prompt, "hidden");
     size_t keep = t->shape[1], width = t->shape[2];
     for (size_t l = 0; l < t->shape[0]; l++)
         case_compare(m, t, l * keep * width,
@@ -137,12 +85,12 @@ static void check_decode(step_case *m, const char *const *prompt, const uint32_t
         row[i] = last[i];
         got[i] = last_id[i];
     }
-    uint32_t n_step = (uint32_t)case_find(m, prompt[0], "decode_ids")->n;
+    uint32_t n_step = (uint32_t)golden_must_find(&m->gold, prompt[0], "decode_ids")->n;
     for (uint32_t j = 0; j < n_step; j++) {
         step_rig_seq seq[4];
         for (uint32_t i = 0; i < n_seq; i++) {
-            golden_tensor *ids = case_find(m, prompt[i], "decode_ids"),
-                          *want = case_find(m, prompt[i], "decode_logits");
+            golden_tensor *ids = golden_must_find(&m->gold, prompt[i], "decode_ids"),
+                          *want = golden_must_find(&m->gold, prompt[i], "decode_logits");
             ids->seen = true;
             case_compare(m, want, (size_t)j * n_vocab, row[i], n_vocab);
             id[i] = rig_argmax(row[i], n_vocab);
@@ -161,10 +109,11 @@ static void check_decode(step_case *m, const char *const *prompt, const uint32_t
 
 void case_prompt(step_case *m, const char *prompt) {
     uint32_t n, n_vocab = m->w->cfg.n_vocab;
-    const uint32_t *ids = case_ids(m, prompt, &n);
+    const uint32_t *ids = golden_ids(&m->gold, prompt, &n);
     step_rig_seq seq = case_rows(0, 0, ids, n, n);
     case_run(m, &case_prompt_bucket, &seq, 1, 0, false);
-    case_compare(m, case_find(m, prompt, "logits"), 0, m->rig.logits, (size_t)n * n_vocab);
+    case_compare(m, golden_must_find(&m->gold, prompt, "logits"), 0, m->rig.logits,
+                 (size_t)n * n_vocab);
     check_hidden(m, prompt, n);
     check_states(m, prompt, 0);
     float *last = lg_mem_calloc(n_vocab, sizeof *last);
@@ -178,7 +127,7 @@ void case_two_segments(step_case *m) {
     golden_tensor *t = golden_find(&m->gold, "twoseg.logits");
     if (!t) return;
     uint32_t n, n_vocab = m->w->cfg.n_vocab;
-    const uint32_t *ids = case_ids(m, "p257", &n);
+    const uint32_t *ids = golden_ids(&m->gold, "p257", &n);
     uint32_t cut = n - (uint32_t)t->shape[0];
     step_rig_seq seq = case_rows(1, 0, ids, cut, 0);
     case_run(m, &case_prompt_bucket, &seq, 1, 0, false);
@@ -195,7 +144,7 @@ void case_ragged(step_case *m) {
     uint32_t n[4], n_vocab = m->w->cfg.n_vocab;
     step_rig_seq seq[4];
     for (uint32_t i = 0; i < 4; i++) {
-        const uint32_t *ids = case_ids(m, name[i], &n[i]);
+        const uint32_t *ids = golden_ids(&m->gold, name[i], &n[i]);
         seq[i] = case_rows(i, 0, ids, n[i], n[i]);
     }
     case_run(m, &case_ragged_bucket, seq, 4, 0, false);
@@ -204,7 +153,8 @@ void case_ragged(step_case *m) {
     float *last = lg_mem_calloc(4 * (size_t)n_vocab, sizeof *last);
     int32_t id[4];
     for (uint32_t i = 0; i < 4; i++) {
-        case_compare(m, case_find(m, name[i], "logits"), 0, row, (size_t)n[i] * n_vocab);
+        case_compare(m, golden_must_find(&m->gold, name[i], "logits"), 0, row,
+                     (size_t)n[i] * n_vocab);
         row += (size_t)n[i] * n_vocab;
         got += n[i];
         memcpy(last + (size_t)i * n_vocab, row - n_vocab, n_vocab * sizeof *last);
@@ -251,6 +201,7 @@ void case_open(step_case *m, const char *name, lg_pjrt_model how) {
         fail_msg("%s", err.msg);
     snprintf(path, sizeof path, "%s/%s.safetensors", goldens, name);
     if (golden_open(&m->gold, path, &err) != LG_OK) fail_msg("%s", err.msg);
+    m->gold.name = name;
     how.n_sample_vocab = m->w->cfg.n_vocab;
     if (case_use_twins) twins(&how, &m->w->cfg);
     step_rig_open(&m->rig, case_client, m->w, &how);
@@ -265,7 +216,7 @@ void case_close(step_case *m) {
 /* Largest difference of the last rows' logits, [n][n_vocab], from golden rows of `prompt` from row `from` on. */
 double case_off_golden(step_case *m, const char *prompt, uint32_t from, uint32_t n,
                        const float *logits) {
-    golden_tensor *t = case_find(m, prompt, "logits");
+    golden_tensor *t = golden_must_find(&m->gold, prompt, "logits");
     size_t n_vocab = m->w->cfg.n_vocab;
     assert_true((from + n) * n_vocab <= t->n);
     return rig_max_diff(t->f + from * n_vocab, logits, n * n_vocab);
@@ -279,7 +230,7 @@ double case_mixed(step_case *m) {
     uint32_t n[4], n_vocab = m->w->cfg.n_vocab;
     const uint32_t *ids[4];
     static const char *const name[4] = {"ragged0", "ragged1", "ragged2", "ragged3"};
-    for (uint32_t i = 0; i < 4; i++) ids[i] = case_ids(m, name[i], &n[i]);
+    for (uint32_t i = 0; i < 4; i++) ids[i] = golden_ids(&m->gold, name[i], &n[i]);
     step_rig_seq first[3] = {case_rows(0, 0, ids[0], n[0] - 1, 0),
                              case_rows(1, 0, ids[1], n[1] - 1, 0),
                              case_rows(3, 0, ids[3], 30, 0)};

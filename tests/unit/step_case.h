@@ -10,9 +10,8 @@
 #include "rig.h"
 #include "step_rig.h"
 
-#define N_SLOT   6
-#define N_PAGE   33
-#define MAX_KIND 48
+#define N_SLOT 6
+#define N_PAGE 33
 
 /* Eight devices of XLA's CPU plugin, NULL where it has not been fetched; threads for the CPU backend. */
 extern lg_pjrt_client *case_client;
@@ -29,20 +28,11 @@ extern bool case_use_twins;
 /* One prompt of up to 257 rows; four sequences of one row; four prompts. */
 extern const lg_pjrt_bucket case_prompt_bucket, case_decode_bucket, case_ragged_bucket;
 
-/* Worst error of one kind of tensor. */
-typedef struct kind_row {
-    char kind[64];
-    uint32_t n_tensor;
-    double worst, tol;
-} kind_row;
-
 typedef struct step_case {
     const char *name;
     lg_weights *w;
     step_rig rig;
     golden gold;
-    kind_row kind[MAX_KIND];
-    uint32_t n_kind;
 } step_case;
 
 /* Group set-up and tear-down of cmocka: case_client and case_pool. */
@@ -53,8 +43,7 @@ lg_pjrt_model case_plain(void); /* one device, F32, every layer written out */
 void case_open(step_case *m, const char *name, lg_pjrt_model how);
 void case_close(step_case *m);
 
-golden_tensor *case_find(step_case *m, const char *prompt, const char *what); /* or fail */
-const uint32_t *case_ids(step_case *m, const char *prompt, uint32_t *n);
+/* n elements of t from `from` on. */
 void case_compare(step_case *m, golden_tensor *t, size_t from, const float *x, size_t n);
 
 /* A sequence's part of a step; a step of them, the first n_one in the part of one row. */

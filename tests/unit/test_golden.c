@@ -15,26 +15,17 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define MAX_KIND    48
 #define MAX_TOK     260
 #define N_PAGE      32
 #define N_LONG_PAGE 32
 #define LONG_STEP   187
-
-/* Worst error of one kind of tensor. */
-typedef struct kind_row {
-    char kind[64];
-    uint32_t n_tensor;
-    double worst, scale, tol; /* |difference|, largest |golden| of that tensor, allowed */
-} kind_row;
 
 typedef struct model_case {
     const char *name;
     lg_weights *w;
     lg_backend *be;
     golden gold;
-    kind_row kind[MAX_KIND];
-    uint32_t n_kind, n_skipped;
+    uint32_t n_skipped;
     bool trace_all;        /* compare every intermediate with trace.* */
     const char *hidden_of; /* compare the residual stream with this prompt's */
 } model_case;
@@ -44,69 +35,6 @@ static const uint32_t pages[4][6] = {{7, 2, 19, 0, 11, 5},
                                      {9, 4, 17, 6, 22, 10},
                                      {12, 20, 15, 13, 16, 18}};
 
-static double tolerance(const model_case *m, const char *tensor, const char *kind) {
-    bool first = strcmp(m->name, "tiny-moe") == 0 && strncmp(tensor, "p1.", 3) == 0;
-    if (strcmp(kind, "logits") == 0 || strcmp(kind, "decode_logits") == 0)
-        return first ? 1e-2 : 1e-3;
-    if (strcmp(kind, "hidden") == 0 || strcmp(kind, "conv") == 0) return first ? 2e-3 : 5e-4;
-    if (strcmp(kind, "state") == 0) return first ? 5e-4 : 1e-4;
-    if (strcmp(kind, "gdn.gated_norm") == 0) return 1e-3;
-    return 5e-4;
-}
-
-static void note(model_case *m, const golden_tensor *t, double diff, bool new_tensor) {
-    char kind[64];
-    golden_kind(t, kind, sizeof kind);
-    double tol = tolerance(m, t->name, kind);
-    if (tolerance(m, "", kind) != tol) strcat(kind, " (p1)");
-    uint32_t i = 0;
-    while (i < m->n_kind && strcmp(m->kind[i].kind, kind) != 0) i++;
-    assert_true(i < MAX_KIND);
-    kind_row *row = &m->kind[i];
-    if (i == m->n_kind) {
-        m->n_kind++;
-        snprintf(row->kind, sizeof row->kind, "%s", kind);
-    }
-    row->n_tensor += new_tensor;
-    row->tol = tol;
-    if (diff > row->worst) {
-        row->worst = diff;
-        for (size_t e = 0; e < t->n; e++)
-            if (t->f && fabs((double)t->f[e]) > row->scale) row->scale = fabs((double)t->f[e]);
-    }
-    if (!(diff <= tol))
-        fail_msg("%s: %s differs by %g, allowed %g", m->name, t->name, diff, tol);
-}
-
-/* Compare rows [n_row][n_col] at distance ld with elements of t from `from` on. */
-static void compare(model_case *m, golden_tensor *t, size_t from, const float *x, size_t n_row,
-                    size_t n_col, size_t ld) {
-    assert_true(from + n_row * n_col <= t->n);
-    double worst = 0;
-    for (size_t r = 0; r < n_row; r++)
-        for (size_t c = 0; c < n_col; c++) {
-            size_t at = from + r * n_col + c;
-            double want = t->f ? (double)t->f[at] : (double)t->i[at];
-            double d = fabs(want - (double)x[r * ld + c]);
-            if (!(d <= worst)) worst = isnan(d) ? INFINITY : d;
-        }
-    note(m, t, worst, !t->seen);
-    t->seen = true;
-}
-
-static golden_tensor *must_find(model_case *m, const char *prompt, const char *what) {
-    golden_tensor *t = golden_find(&m->gold, "%s.%s", prompt, what);
-    if (!t) fail_msg("%s: no tensor %s.%s", m->name, prompt, what);
-    return t;
-}
-
-static const uint32_t *ids_of(model_case *m, const char *prompt, uint32_t *n) {
-    golden_tensor *t = must_find(m, prompt, "ids");
-    t->seen = true;
-    *n = (uint32_t)t->n;
-    return (const uint32_t *)t->i;
-}
-
 static void on_trace(void *ctx, int layer, const char *name, const float *data, size_t n_row,
                      size_t n_col, size_t ld) {
     model_case *m = ctx;
@@ -115,15 +43,16 @@ static void on_trace(void *ctx, int layer, const char *name, const float *data, 
                                      : golden_find(&m->gold, "trace.L%d.%s", layer, name);
         if (!t) fail_msg("%s: no reference for %s of layer %d", m->name, name, layer);
         assert_int_equal(t->n, n_row * n_col);
-        compare(m, t, 0, data, n_row, n_col, ld);
+        golden_compare(&m->gold, t, 0, data, n_row, n_col, ld);
     }
     bool embed = strcmp(name, "embed") == 0;
     if (m->hidden_of && (embed || strcmp(name, "out") == 0)) {
         size_t at = embed ? 0 : (size_t)layer + 1;
-        golden_tensor *t = must_find(m, m->hidden_of, "hidden");
+        golden_tensor *t = golden_must_find(&m->gold, m->hidden_of, "hidden");
         size_t keep = t->shape[1];
         assert_true(keep <= n_row && t->shape[2] == n_col);
-        compare(m, t, at * keep * n_col, data + (n_row - keep) * ld, keep, n_col, ld);
+        golden_compare(&m->gold, t, at * keep * n_col, data + (n_row - keep) * ld, keep, n_col,
+                       ld);
     }
 }
 
@@ -147,9 +76,9 @@ static void check_states(model_case *m, const char *prompt, uint32_t slot, uint3
         golden_tensor *tc = golden_find(&m->gold, "%s.conv.L%u", prompt, l);
         if (!ts || !tc) continue;
         lg_backend_read_state(m->be, slot, n_tok, l, s, conv);
-        compare(m, ts, 0, s, 1, n_s, n_s);
-        compare(m, tc, conv_dim, conv, 3, conv_dim,
-                conv_dim); /* the oldest of four is not kept */
+        golden_compare(&m->gold, ts, 0, s, 1, n_s, n_s);
+        golden_compare(&m->gold, tc, conv_dim, conv, 3, conv_dim,
+                       conv_dim); /* the oldest of four is not kept */
     }
     lg_mem_free(s);
     lg_mem_free(conv);
@@ -162,14 +91,14 @@ static void check_decode(model_case *m, const char *const *prompt, const uint32_
     uint32_t n_vocab = m->w->cfg.n_vocab, id[4];
     const float *row[4];
     for (uint32_t i = 0; i < n_seq; i++) row[i] = last[i];
-    uint32_t n_step = (uint32_t)must_find(m, prompt[0], "decode_ids")->n;
+    uint32_t n_step = (uint32_t)golden_must_find(&m->gold, prompt[0], "decode_ids")->n;
     for (uint32_t j = 0; j < n_step; j++) {
         rig_seq seq[4];
         for (uint32_t i = 0; i < n_seq; i++) {
-            golden_tensor *ids = must_find(m, prompt[i], "decode_ids");
-            golden_tensor *want = must_find(m, prompt[i], "decode_logits");
+            golden_tensor *ids = golden_must_find(&m->gold, prompt[i], "decode_ids");
+            golden_tensor *want = golden_must_find(&m->gold, prompt[i], "decode_logits");
             ids->seen = true;
-            compare(m, want, (size_t)j * n_vocab, row[i], 1, n_vocab, n_vocab);
+            golden_compare(&m->gold, want, (size_t)j * n_vocab, row[i], 1, n_vocab, n_vocab);
             id[i] = rig_argmax(row[i], n_vocab);
             assert_int_equal(id[i], ids->i[j]);
             seq[i] = rows(i, n[i] + j, &id[i], 1, 1);
@@ -183,7 +112,7 @@ static void check_decode(model_case *m, const char *const *prompt, const uint32_
 
 static void check_prompt(model_case *m, const char *prompt) {
     uint32_t n, n_vocab = m->w->cfg.n_vocab;
-    const uint32_t *ids = ids_of(m, prompt, &n);
+    const uint32_t *ids = golden_ids(&m->gold, prompt, &n);
     rig_seq seq = rows(0, 0, ids, n, n);
     lg_step_out out = {0};
     m->hidden_of = prompt;
@@ -191,7 +120,8 @@ static void check_prompt(model_case *m, const char *prompt) {
     rig_step(m->be, &seq, 1, &out);
     m->hidden_of = NULL;
     m->trace_all = false;
-    compare(m, must_find(m, prompt, "logits"), 0, out.logits, n, n_vocab, out.ld_logits);
+    golden_compare(&m->gold, golden_must_find(&m->gold, prompt, "logits"), 0, out.logits, n,
+                   n_vocab, out.ld_logits);
     check_states(m, prompt, 0, n);
     const float *last = out.logits + (n - 1) * out.ld_logits;
     check_decode(m, &prompt, &n, &last, 1);
@@ -201,14 +131,14 @@ static void check_two_segments(model_case *m) {
     golden_tensor *t = golden_find(&m->gold, "twoseg.logits");
     if (!t) return;
     uint32_t n, n_vocab = m->w->cfg.n_vocab;
-    const uint32_t *ids = ids_of(m, "p257", &n);
+    const uint32_t *ids = golden_ids(&m->gold, "p257", &n);
     uint32_t cut = n - (uint32_t)t->shape[0];
     lg_step_out out = {0};
     rig_seq seq = rows(1, 0, ids, cut, 0);
     rig_step(m->be, &seq, 1, &out);
     seq = rows(1, cut, ids + cut, n - cut, n - cut);
     rig_step(m->be, &seq, 1, &out);
-    compare(m, t, 0, out.logits, n - cut, n_vocab, out.ld_logits);
+    golden_compare(&m->gold, t, 0, out.logits, n - cut, n_vocab, out.ld_logits);
     check_states(m, "p257", 1, n);
 }
 
@@ -220,14 +150,15 @@ static void check_ragged(model_case *m) {
     rig_seq seq[4];
     const float *last[4];
     for (uint32_t i = 0; i < 4; i++) {
-        const uint32_t *ids = ids_of(m, name[i], &n[i]);
+        const uint32_t *ids = golden_ids(&m->gold, name[i], &n[i]);
         seq[i] = rows(i, 0, ids, n[i], n[i]);
     }
     lg_step_out out = {0};
     rig_step(m->be, seq, 4, &out);
     const float *row = out.logits;
     for (uint32_t i = 0; i < 4; i++) {
-        compare(m, must_find(m, name[i], "logits"), 0, row, n[i], n_vocab, out.ld_logits);
+        golden_compare(&m->gold, golden_must_find(&m->gold, name[i], "logits"), 0, row, n[i],
+                       n_vocab, out.ld_logits);
         row += n[i] * out.ld_logits;
         last[i] = row - out.ld_logits;
     }
@@ -242,8 +173,8 @@ static void report(model_case *m) {
         else if (!t->seen)
             fail_msg("%s: tensor %s was not compared", m->name, t->name);
     }
-    for (uint32_t i = 0; i < m->n_kind; i++) {
-        const kind_row *r = &m->kind[i];
+    for (uint32_t i = 0; i < m->gold.n_row; i++) {
+        const golden_row *r = &m->gold.row[i];
         printf(
             "  %-14s %-22s %4u tensors  max error %.2e of %.3g (relative %.1e), allowed %.0e\n",
             m->name, r->kind, r->n_tensor, r->worst, r->scale,
@@ -277,6 +208,7 @@ static void open_model(model_case *m, const char *name, const char *models, cons
     if (lg_weights_open(path, pool, NULL, NULL, &m->w, &err) != LG_OK) fail_msg("%s", err.msg);
     snprintf(path, sizeof path, "%s/%s.safetensors", goldens, name);
     if (golden_open(&m->gold, path, &err) != LG_OK) fail_msg("%s", err.msg);
+    m->gold.name = m->name;
 }
 
 /* Minus the log-probability of `id`, in double. */

@@ -17,7 +17,7 @@ static step_case one;
 static void check_trace(step_case *m) {
     if (!golden_find(&m->gold, "p65.ids")) return;
     uint32_t n;
-    const uint32_t *ids = case_ids(m, "p65", &n);
+    const uint32_t *ids = golden_ids(&m->gold, "p65", &n);
     lg_pjrt_bucket b = {.n_many = 1, .n_row = n, .n_page = 6, .n_out = 1};
     step_rig_seq seq = case_rows(2, 0, ids, n, 1);
     case_run(m, &b, &seq, 1, 0, true);
@@ -36,9 +36,10 @@ static void report(step_case *m) {
     for (size_t i = 0; i < m->gold.n; i++)
         if (!m->gold.tensor[i].seen && strncmp(m->gold.tensor[i].name, "mtp.", 4) != 0)
             fail_msg("%s: tensor %s was not compared", m->name, m->gold.tensor[i].name);
-    for (uint32_t i = 0; i < m->n_kind; i++)
+    for (uint32_t i = 0; i < m->gold.n_row; i++)
         printf("  %-14s %-22s %4u tensors  max error %.2e, allowed %.0e\n", m->name,
-               m->kind[i].kind, m->kind[i].n_tensor, m->kind[i].worst, m->kind[i].tol);
+               m->gold.row[i].kind, m->gold.row[i].n_tensor, m->gold.row[i].worst,
+               m->gold.row[i].tol);
     printf("  %-14s compiled %u programs in %.1f s\n", m->name, m->rig.n_exe, m->rig.compile_s);
 }
 
@@ -73,7 +74,7 @@ typedef struct piece {
 static double run_pieces(step_case *m, const char *prompt, const piece *p, uint32_t n_piece,
                          uint32_t slot) {
     uint32_t n, at = 0;
-    const uint32_t *ids = case_ids(m, prompt, &n);
+    const uint32_t *ids = golden_ids(&m->gold, prompt, &n);
     double worst = 0;
     for (uint32_t i = 0; i < n_piece && at < n; i++) {
         uint32_t k = p[i].n < n - at ? p[i].n : n - at;
@@ -108,7 +109,7 @@ static void test_splits(void **state) {
     const lg_pjrt_bucket thin = {
         .n_many = 2, .n_row = 1, .n_page = 6, .n_out = 2, .logits = true};
     uint32_t n;
-    const uint32_t *ids = case_ids(&one, "p5", &n);
+    const uint32_t *ids = golden_ids(&one.gold, "p5", &n);
     for (uint32_t i = 0; i < n; i++) {
         step_rig_seq seq = case_rows(0, i, ids + i, 1, 1);
         case_run(&one, &thin, &seq, 1, 0, false);
@@ -147,7 +148,7 @@ static void test_loop(void **state) {
     case_prompt(&one, "p257");
     case_two_segments(&one);
     printf("  in a loop: logits within %.1e, compiled %u programs in %.1f s\n",
-           one.kind[0].worst, one.rig.n_exe, one.rig.compile_s);
+           one.gold.row[0].worst, one.rig.n_exe, one.rig.compile_s);
     case_close(&one);
 }
 
@@ -237,7 +238,7 @@ static void test_padding(void **state) {
     case_open(&one, "tiny-moe", case_plain());
     float *before[LG_PJRT_N_POOL];
     for (int p = 0; p < LG_PJRT_N_POOL; p++) before[p] = step_rig_pool(&one.rig, p, 0, &n);
-    const uint32_t *ids = case_ids(&one, "p65", &(uint32_t){0});
+    const uint32_t *ids = golden_ids(&one.gold, "p65", &(uint32_t){0});
     /* Two rows of a prompt in page 9 alone, and a sequence of one row in page 3. */
     step_rig_seq seq[2] = {case_rows(1, 0, ids, 1, 1), case_rows(2, 0, ids, 2, 2)};
     case_run(&one, &b, seq, 2, 1, false);
@@ -268,7 +269,7 @@ static void test_broken_mate(void **state) {
         how.moe = all ? LG_PJRT_MOE_ALL : LG_PJRT_MOE_TILES;
         case_open(&one, "tiny-moe", how);
         uint32_t n;
-        const uint32_t *ids = case_ids(&one, "p64", &n);
+        const uint32_t *ids = golden_ids(&one.gold, "p64", &n);
         /* The pools hold no numbers yet, and two of the sequences claim 64 positions of them. */
         step_rig_seq seq[3] = {case_rows(0, 64, ids, 1, 1), case_rows(1, 64, ids, 2, 2),
                                case_rows(2, 0, ids, n, n)};

@@ -120,7 +120,7 @@ static void test_fp8(void **state) {
         case_prompt(&one, "p5");
         case_prompt(&one, "p65");
         printf("  FP8 experts, %s: logits within %.1e, compiled in %.1f s\n",
-               all ? "all" : "by tiles", one.kind[0].worst, one.rig.compile_s);
+               all ? "all" : "by tiles", one.gold.row[0].worst, one.rig.compile_s);
         case_close(&one);
     }
 }
@@ -144,7 +144,7 @@ static void check_devices(uint32_t n_dev, lg_pjrt_moe moe, bool unrolled) {
     double worst = 0, later = 0;
     assert_true(n_dev <= 8);
     for (uint32_t d = 0; d < n_dev; d++) {
-        const uint32_t *ids = case_ids(&one, name[d % 4], &n[d % 4]);
+        const uint32_t *ids = golden_ids(&one.gold, name[d % 4], &n[d % 4]);
         seq[d] = case_rows(d % 3, 0, ids, n[d % 4], n[d % 4]);
         batch[d] = (step_rig_batch){&seq[d], d != 5, 0};
     }
@@ -162,7 +162,7 @@ static void check_devices(uint32_t n_dev, lg_pjrt_moe moe, bool unrolled) {
     step_rig_step(&one.rig, &next, batch, false);
     for (uint32_t d = 0; d < n_dev; d++) {
         if (d == 5) continue;
-        golden_tensor *t = case_find(&one, name[d % 4], "decode_logits");
+        golden_tensor *t = golden_must_find(&one.gold, name[d % 4], "decode_logits");
         double off = rig_max_diff(t->f + n_vocab,
                                   one.rig.logits + (size_t)d * next.n_out * n_vocab, n_vocab);
         if (!(off <= later)) later = off;
@@ -198,7 +198,7 @@ static void test_twins(void **state) {
     case_ragged(&one);
     double d = case_mixed(&one);
     printf("  with twins of our kernels: logits within %.1e, mixed %.1e of the reference\n",
-           one.kind[0].worst, d);
+           one.gold.row[0].worst, d);
     assert_true(d < 1e-3);
     case_close(&one);
     check_devices(8, LG_PJRT_MOE_TILES, false);
