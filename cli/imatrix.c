@@ -8,7 +8,7 @@
 #include "cli.h"
 #include "score.h"
 
-#include "model/gguf_write.h"
+#include "model/file/gguf_write.h"
 
 #include <getopt.h>
 #include <stdio.h>

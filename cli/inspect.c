@@ -7,7 +7,7 @@
 
 #include "backend/backend.h"
 #include "engine/engine.h"
-#include "model/quant.h"
+#include "model/weights/quant.h"
 
 #include <getopt.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "kern/quantize.h"
-#include "model/togguf.h"
+#include "model/file/togguf.h"
 
 #include <getopt.h>
 #include <math.h>

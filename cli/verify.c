@@ -11,7 +11,7 @@
 
 #include "backend/pjrt/be.h"
 #include "kern/kern.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 
 #include <getopt.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* fuzz_disk.c - any bytes as the head of a file of kept text: what is accepted describes a file of exactly that size.
  *
  * The first byte says whether the checksum is made right first, so that the fields behind it are reached.  Seeds: fuzz/corpus/disk */
-#include "engine/disk.h"
+#include "engine/cache/disk.h"
 
 #include <string.h>
 

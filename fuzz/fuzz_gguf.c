@@ -2,8 +2,8 @@
  *
  * What is refused must say so with a message that starts with the file's name; what loads must lie inside the file, and a
  * tokenizer must encode a text to known ids.  Seeds: fuzz/corpus/gguf */
-#include "model/gguf_config.h"
-#include "model/gguf_tokenizer.h"
+#include "model/file/gguf_config.h"
+#include "model/file/gguf_tokenizer.h"
 
 #include <string.h>
 

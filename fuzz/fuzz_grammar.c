@@ -3,8 +3,8 @@
  * A schema is refused with a reason, or every answer that the grammar lets end is JSON and valid by the checker below, which knows
  * nothing of the grammar; on the way there is always a byte that may come next, but where nesting ends.  Of tools the answer must be
  * calls.  Memory stays below what the header says.  The first byte chooses the answers.  Seeds: fuzz/corpus/grammar */
-#include "model/grammar.h"
 #include "base/num.h"
+#include "model/grammar/grammar.h"
 #include "base/utf8.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* fuzz_http.c - any bytes as HTTP requests, in two different cuts.
  *
  * Both cuts must give the same requests or the same refusal.  Seeds: fuzz/corpus/http */
-#include "gateway/http.h"
+#include "gateway/net/http.h"
 
 #include "base/diag.h"
 

@@ -2,7 +2,7 @@
  *
  * What is refused must be refused with a well-formed error; what is accepted must be answered with well-formed JSON, as a
  * stream or whole.  Seeds: fuzz/corpus/openai.  Run from the root of the tree, or with LG_SOURCE_DIR set. */
-#include "gateway/openai.h"
+#include "gateway/wire/openai.h"
 
 #include <stdio.h>
 #include <stdlib.h>

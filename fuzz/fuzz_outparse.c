@@ -2,7 +2,7 @@
  *
  * The first byte tells whether there are tools, whether the output starts as reasoning, and whether it is cut off.  Fed whole and byte by byte the
  * result must be the same, and the arguments of every call must be one JSON object.  Seeds: fuzz/corpus/outparse */
-#include "gateway/outparse.h"
+#include "gateway/wire/outparse.h"
 
 #include <string.h>
 

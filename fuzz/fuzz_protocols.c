@@ -2,10 +2,10 @@
  *
  * What is refused must be refused with a well-formed error; what is accepted must be answered with well-formed JSON, as a
  * stream or whole.  Seeds: fuzz/corpus/protocols.  Run from the root of the tree, or with LG_SOURCE_DIR set. */
-#include "gateway/anthropic.h"
-#include "gateway/history.h"
-#include "gateway/responses.h"
-#include "gateway/tokenize.h"
+#include "gateway/wire/anthropic.h"
+#include "gateway/wire/history.h"
+#include "gateway/wire/responses.h"
+#include "gateway/wire/tokenize.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  *
  * What is refused must say so with a message that starts with the file's name.  Seeds: fuzz/corpus/safetensors */
 #include "base/mem.h"
-#include "model/safetensors.h"
+#include "model/file/safetensors.h"
 
 #include <string.h>
 

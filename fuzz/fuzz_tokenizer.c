@@ -2,7 +2,7 @@
  *
  * What loads must encode a text to known ids and decode them to well-formed text.  Seeds: fuzz/corpus/tokenizer */
 #include "base/utf8.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
 
 #include "base/pool.h"
 #include "dist/dist.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 typedef struct lg_backend lg_backend;
 

@@ -4,11 +4,12 @@
  *   engine   the public calls: submit, cancel, step, events                     sched   the next batch
  *   queue    who waits, in which order, fair to all clients                     admit   who gets in, and who is put back
  *   seq      one request's life: checks, ids, text                              stop    stop strings over any cut
- *   state    pages and slots; store: token buffers   prefix  (prefix.h) which beginnings are kept
- *   guide    (guide.h) answers that must fit a grammar
+ *   state    pages and slots; store: token buffers                              cost    (cost.h) how long steps take
+ *   guide    (guide.h) answers that must fit a grammar                          ranks   (ranks.h) one model on all ranks
  *   home     where a sequence lives: one rank of a group has one state and one prefix tree; alone there is one home
- *   reuse    what an engine takes from them and gives to them                   cost    (cost.h) how long steps take
- *   disk     (disk.h) kept beginnings in files
+ *
+ *   cache/   prefix (prefix.h): which beginnings are kept; reuse: what an engine takes from them and gives to them;
+ *            disk (disk.h): kept beginnings in files
  *
  * One thread owns an engine.  Everything is allocated at open; lg_submit allocates the request; lg_step and lg_next_event
  * allocate nothing.  Tests put another backend under it with lg_engine_open.
@@ -16,10 +17,10 @@
 #ifndef LG_ENGINE_ENGINE_H
 #define LG_ENGINE_ENGINE_H
 
+#include "engine/cache/disk.h"
 #include "engine/cost.h"
-#include "engine/disk.h"
 #include "engine/guide.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 
 #define LG_MAX_WAIT       4096 /* requests in the queue; one more gets LG_AGAIN */
 #define LG_MAX_STOP       16

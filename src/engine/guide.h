@@ -5,7 +5,7 @@
 #ifndef LG_ENGINE_GUIDE_H
 #define LG_ENGINE_GUIDE_H
 
-#include "model/grammar.h"
+#include "model/grammar/grammar.h"
 
 typedef struct lg_guide lg_guide;
 

@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "engine/ranks.h"
 #include "model/identity.h"
-#include "model/text.h"
+#include "model/text/text.h"
 
 #include <sodium.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * In: lg_gateway_stats, lg_super, lg_stats.   Out: Prometheus text.  Names carry the unit; counters never fall.
  * Thread: gateway.  Test: tests/e2e/test_http.py */
 #include "gateway/gateway.h"
-#include "gateway/replay.h"
+#include "gateway/wire/replay.h"
 
 #include <stdio.h>
 

@@ -1,20 +1,23 @@
 /* gateway.h - the map of src/gateway: the part of Lignum that clients talk to.
  *
- *   server     start, signals, drain                     conn      one connection: deadlines, limits, answers
- *   http       HTTP/1.1 requests out of bytes
- *   routes     one function for each route; jobs                 openai    the OpenAI wire format, no I/O
- *   supervise  the worker process, requests in flight            outparse  output text -> reasoning, content, calls
- *   expose     what GET /metrics says                   guard     Host, Origin and key of a request
- *   listen     listening sockets                        keys      hashed keys, roles, limits
- *   tls        TLS for clients                          peers     connections of each address
- *   notify     readiness, for systemd                       request   what all wire formats share: fields, prompts
- *   anthropic, responses  two more wire formats              blocks    output as a list of blocks, for these two
- *   history    conversations for previous_response_id       tokenize  /tokenize, /detokenize
- *   openapi    the tables of fields as a document            notice    what the log says once
- *   reader     bodies into requests, on a thread of its own
- *   format     answers of a given form: JSON, forced calls
- *   argval     text of an argument -> JSON, by schema
- *   replay     turns of the assistant in the ids that were made
+ *   server      start, signals, drain                       routes      one function for each route; jobs
+ *   supervise   the worker process, requests in flight      keys        hashed keys, roles, limits
+ *   expose      what GET /metrics says                      notify      readiness, for systemd
+ *   notice      what the log says once
+ *
+ *   net/: bytes of clients, no meaning
+ *   listen      listening sockets                           conn        one connection: deadlines, limits, answers
+ *   http        HTTP/1.1 requests out of bytes              tls         TLS for clients
+ *   guard       Host, Origin and key of a request           peers       connections of each address
+ *   reader      bodies into requests, on a thread of its own
+ *
+ *   wire/: bodies and answers, no I/O
+ *   request     what all wire formats share: fields, prompts
+ *   openai, anthropic, responses   the wire formats         tokenize    /tokenize, /detokenize
+ *   outparse    output text -> reasoning, content, calls    blocks      output as a list of blocks, for the last two
+ *   format      answers of a given form: JSON, forced calls argval      text of an argument -> JSON, by schema
+ *   history     conversations for previous_response_id      replay      turns of the model in the ids that were made
+ *   openapi     the tables of fields as a document
  *
  * A request's way: server reads it -> routes finds the route, reader parses it by its lg_wire -> one job with one flight for each
  * choice -> supervise sends them over the link -> events come back -> the lg_wire writes -> server sends.
@@ -22,14 +25,14 @@
 #ifndef LG_GATEWAY_GATEWAY_H
 #define LG_GATEWAY_GATEWAY_H
 
-#include "gateway/anthropic.h"
-#include "gateway/guard.h"
-#include "gateway/http.h"
+#include "gateway/net/guard.h"
+#include "gateway/net/http.h"
+#include "gateway/net/reader.h"
 #include "gateway/notice.h"
-#include "gateway/openai.h"
-#include "gateway/reader.h"
-#include "gateway/responses.h"
-#include "gateway/tokenize.h"
+#include "gateway/wire/anthropic.h"
+#include "gateway/wire/openai.h"
+#include "gateway/wire/responses.h"
+#include "gateway/wire/tokenize.h"
 #include "link/link.h"
 #include "record/metrics.h"
 

@@ -5,13 +5,13 @@
  * so that what goes wrong before gets a real HTTP status.
  * Invariants: a job is in g->jobs from start to job_free; conn->job == job as long.  Thread: gateway.
  * Memory: the job, its parsed request and outputs; freed with the answer.  Test: tests/e2e */
-#include "gateway/gateway.h"
 #include "base/num.h"
+#include "gateway/gateway.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "gateway/openapi.h"
-#include "gateway/replay.h"
+#include "gateway/wire/openapi.h"
+#include "gateway/wire/replay.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,13 +2,13 @@
  *
  * In/out: sockets to listen on; each connection lives in conn.c.
  * Thread: gateway.  Test: tests/e2e/test_http.py, test_secure.py, test_load.py */
-#include "gateway/conn.h"
+#include "gateway/net/conn.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "gateway/history.h"
 #include "gateway/notify.h"
-#include "gateway/replay.h"
+#include "gateway/wire/history.h"
+#include "gateway/wire/replay.h"
 
 #include <errno.h>
 #include <event2/buffer.h>

@@ -12,7 +12,7 @@
  * Invariants: flight.state SENT <=> the worker knows flight.id; n_trial counts SENT flights that are on probation.
  * Thread: gateway.  Memory: a flight with its ids.  Test: tests/e2e/test_worker.py */
 #include "gateway/gateway.h"
-#include "model/grammar.h"
+#include "model/grammar/grammar.h"
 
 #include "base/clock.h"
 #include "base/mem.h"

@@ -43,7 +43,7 @@
 #define LG_CONV_K   4  /* taps of the causal convolution: three earlier rows are kept */
 
 /* Types of stored numbers.  From LG_Q4_0 on: block types; a row is a run of blocks, each with its own scales.  Those before
- * LG_I4_32 are GGUF's, named as there.  The others hold what quantised Hugging Face folders hold (model/weights_quant.c), so
+ * LG_I4_32 are GGUF's, named as there.  The others hold what quantised Hugging Face folders hold (model/weights/weights_quant.c), so
  * they exist in memory only.  The formats are written down as code in ref/dequant*.c. */
 typedef enum lg_dtype {
     LG_F32,

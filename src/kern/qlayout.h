@@ -13,7 +13,7 @@
 #include "kern/kern.h"
 
 /* Raise it whenever a panel's bytes change for any type: other fields, other panels (kern.h, lg_mat), other numbers in
- * lg_dtype.  Files of packed weights (model/packed.h) with another one are not used. */
+ * lg_dtype.  Files of packed weights (model/weights/packed.h) with another one are not used. */
 #define LG_QLAYOUT_VERSION 1
 
 /* One group from the blocks of n_ch <= 16 channels at src, src + stride, ...; the other channels become zero bytes. */

@@ -5,7 +5,7 @@
  * nothing is proven (full hashes belong to `verify`).  Thread: any.  Test: tests/unit/test_link.c */
 #include "link/link.h"
 
-#include "model/gguf.h"
+#include "model/file/gguf.h"
 
 #include <dirent.h>
 #include <errno.h>

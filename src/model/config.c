@@ -4,8 +4,8 @@
  * The keys themselves are checked against the table of config_keys.c first; here the values are read.
  * Thread: any.  Memory: the JSON tree, until return.  Test: tests/unit/test_config.c, fuzz/fuzz_config.c */
 #include "model/config_read.h"
-#include "model/gguf_config.h"
-#include "model/quant.h"
+#include "model/file/gguf_config.h"
+#include "model/weights/quant.h"
 
 #include <errno.h>
 #include <math.h>

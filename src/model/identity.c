@@ -1,7 +1,7 @@
 /* identity.c - a fingerprint of a model's files: see identity.h.  Thread: any.  Memory: none.  Test: tests/unit/test_disk.c */
 #include "model/identity.h"
 
-#include "model/gguf.h"
+#include "model/file/gguf.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -12,7 +12,7 @@
  * time of that thread, so that other work on the machine disturbs less; with more threads it is the time on the wall. */
 #include "base/base.h"
 #include "engine/engine.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

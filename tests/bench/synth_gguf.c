@@ -8,7 +8,7 @@
  * matrices have fewer bits, else as these. */
 #include "base/base.h"
 #include "kern/quantize.h"
-#include "model/gguf_write.h"
+#include "model/file/gguf_write.h"
 
 #include <getopt.h>
 #include <math.h>

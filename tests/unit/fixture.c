@@ -1,7 +1,7 @@
 /* fixture.c - model folders to damage: see fixture.h.  Every failure of its own is an assertion. */
 #include "fixture.h"
 
-#include "model/safetensors.h"
+#include "model/file/safetensors.h"
 
 #include <dirent.h>
 #include <stdio.h>

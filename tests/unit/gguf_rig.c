@@ -2,7 +2,7 @@
 #include "gguf_rig.h"
 
 #include "base/num.h"
-#include "model/gguf.h"
+#include "model/file/gguf.h"
 
 #include <stdio.h>
 #include <stdlib.h>

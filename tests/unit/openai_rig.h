@@ -2,7 +2,7 @@
 #ifndef LG_TESTS_OPENAI_RIG_H
 #define LG_TESTS_OPENAI_RIG_H
 
-#include "gateway/openai.h"
+#include "gateway/wire/openai.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

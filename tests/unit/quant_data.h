@@ -5,7 +5,7 @@
 #include "kern_data.h"
 
 #include "kern/dequant.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 /* Places of the binary16 numbers of a block, -1: none. */
 static const int quant_f16[LG_N_DTYPE][2] = {

@@ -1,7 +1,7 @@
 /* quant_dump.c - `quant_dump FOLDER`: the matrices of layer 0 as little-endian floats on standard output, in the order in_proj_qkv,
  * in_proj_z, out_proj, gate_proj, up_proj, down_proj, each row by row.  Every number comes from a product with a unit vector, so
  * it is what the kernels multiply with.  For tests/py/quant_packages.py. */
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 #include <stdio.h>
 

@@ -3,7 +3,7 @@
 #ifndef LG_TESTS_QUANT_FIT_H
 #define LG_TESTS_QUANT_FIT_H
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 typedef struct quant_fit {
     void *panel[1024]; /* owned */

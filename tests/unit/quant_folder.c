@@ -2,7 +2,7 @@
 #include "quant_folder.h"
 
 #include "base/num.h"
-#include "model/safetensors.h"
+#include "model/file/safetensors.h"
 
 #include <math.h>
 #include <stdio.h>

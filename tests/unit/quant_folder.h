@@ -5,7 +5,7 @@
 
 #include "fixture.h"
 #include "kern/kern.h"
-#include "model/quant.h"
+#include "model/weights/quant.h"
 
 /* How to store a matrix. */
 typedef struct qf_spec {

@@ -1,5 +1,5 @@
 /* reuse_copies.c - many at once: copies of one prompt have one answer, and chats that know a word each keep it to themselves. */
-#include "model/text.h"
+#include "model/text/text.h"
 #include "reuse_rig.h"
 
 void test_copies_of_one_prompt(void **state) {

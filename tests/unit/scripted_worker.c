@@ -18,7 +18,7 @@
 #include "base/base.h"
 #include "base/json.h"
 #include "link/link.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -3,7 +3,7 @@
 #define LG_TEST_STEP_RIG_H
 
 #include "backend/pjrt/step/step.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 #define STEP_RIG_MAX_EXE 24
 #define STEP_RIG_MAX_SEQ 8

@@ -1,6 +1,6 @@
 /* test_anthropic.c - the Anthropic Messages wire format: prompts against those of equal chat requests, refusals by name,
  * event sequences as the API documents them, streams against objects, and every allocation failing. */
-#include "gateway/anthropic.h"
+#include "gateway/wire/anthropic.h"
 #include "wire_rig.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* test_argval.c - schema and text -> JSON value; and that what is decided early is what the whole text gives. */
-#include "gateway/argval.h"
 #include "base/num.h"
+#include "gateway/wire/argval.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_chat.c - the chat format against conversations rendered by the release's own template (tests/data/chat.jsonl), and
  * against ids of conversations in which control tokens are typed as text (tests/data/chat_typed.jsonl, made with the
  * reference tokenizer: text between real control tokens encoded with added tokens switched off). */
-#include "model/chat.h"
+#include "model/text/chat.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

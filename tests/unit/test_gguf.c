@@ -5,9 +5,9 @@
 #include "gguf_rig.h"
 
 #include "link/link.h"
-#include "model/gguf_config.h"
-#include "model/tokload.h"
-#include "model/weights.h"
+#include "model/file/gguf_config.h"
+#include "model/text/tokload.h"
+#include "model/weights/weights.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

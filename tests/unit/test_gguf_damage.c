@@ -3,8 +3,8 @@
 #include "fixture.h"
 #include "gguf_rig.h"
 
-#include "model/tokenizer.h"
-#include "model/weights.h"
+#include "model/text/tokenizer.h"
+#include "model/weights/weights.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_grammar.c - texts that a grammar takes and refuses, schemas that it refuses, masks against one id at a time, and random
  * answers that are made of allowed ids alone. */
-#include "model/grammar.h"
 #include "base/num.h"
+#include "model/grammar/grammar.h"
 
 #include <math.h>
 #include <regex.h>

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 #include "engine/engine.h"
-#include "model/text.h"
+#include "model/text/text.h"
 
 #include <math.h>
 #include <setjmp.h>

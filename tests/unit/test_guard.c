@@ -1,5 +1,5 @@
 /* test_guard.c - which Host, Origin and key pass, role by role. */
-#include "gateway/guard.h"
+#include "gateway/net/guard.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

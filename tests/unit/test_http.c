@@ -1,6 +1,6 @@
 /* test_http.c - the request reader: what it understands, what it refuses, and that cuts do not matter. */
 #include "base/base.h"
-#include "gateway/http.h"
+#include "gateway/net/http.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

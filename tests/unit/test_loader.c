@@ -1,7 +1,7 @@
 /* test_loader.c - damaged and contradictory model folders: each one a clear error, none a crash, nothing leaked. */
 #include "fixture.h"
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_outparse.c - model output into parts.  Every case is fed whole, at every cut in two, and byte by byte. */
-#include "gateway/outparse.h"
 #include "base/num.h"
-#include "model/chat.h"
+#include "gateway/wire/outparse.h"
+#include "model/text/chat.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

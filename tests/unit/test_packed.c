@@ -3,7 +3,7 @@
 #include "rig.h"
 
 #include "base/hash.h"
-#include "model/packed.h"
+#include "model/weights/packed.h"
 
 #include <dirent.h>
 #include <fcntl.h>

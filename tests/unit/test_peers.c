@@ -1,5 +1,5 @@
 /* test_peers.c - connections counted by address. */
-#include "gateway/peers.h"
+#include "gateway/net/peers.h"
 
 #include "base/mem.h"
 

@@ -5,7 +5,7 @@
 #include "base/num.h"
 #include "kern/dequant.h"
 #include "kern/quantize.h"
-#include "model/safetensors.h"
+#include "model/file/safetensors.h"
 
 #include <float.h>
 #include <math.h>

@@ -8,7 +8,7 @@
 #include "base/num.h"
 #include "engine/expert_load.h"
 #include "engine/ranks.h"
-#include "model/safetensors.h"
+#include "model/file/safetensors.h"
 
 #include <dirent.h>
 #include <setjmp.h>

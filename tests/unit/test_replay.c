@@ -1,6 +1,6 @@
 /* test_replay.c - turns in the ids that the model made: what is recognised, what is not, who shares with whom, what stays bounded. */
 #include "base/base.h"
-#include "gateway/replay.h"
+#include "gateway/wire/replay.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

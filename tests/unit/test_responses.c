@@ -1,9 +1,9 @@
 /* test_responses.c - the OpenAI Responses wire format: prompts against those of equal chat requests, refusals by name, event
  * sequences as the API documents them, streams against objects, kept conversations, and every allocation failing. */
 #include "base/clock.h"
-#include "gateway/anthropic.h"
-#include "gateway/history.h"
-#include "gateway/responses.h"
+#include "gateway/wire/anthropic.h"
+#include "gateway/wire/history.h"
+#include "gateway/wire/responses.h"
 #include "wire_rig.h"
 
 #include <setjmp.h>

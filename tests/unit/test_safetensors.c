@@ -3,7 +3,7 @@
 #include "fixture.h"
 
 #include "base/num.h"
-#include "model/safetensors.h"
+#include "model/file/safetensors.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

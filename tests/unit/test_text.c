@@ -1,6 +1,6 @@
 /* test_text.c - the public text calls on the bundled model's folder. */
 #include "base/json.h"
-#include "model/text.h"
+#include "model/text/text.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,9 +5,9 @@
 
 #include "base/json.h"
 #include "kern/dequant.h"
-#include "model/safetensors.h"
-#include "model/togguf.h"
-#include "model/tokenizer.h"
+#include "model/file/safetensors.h"
+#include "model/file/togguf.h"
+#include "model/text/tokenizer.h"
 
 #include <math.h>
 #include <setjmp.h>

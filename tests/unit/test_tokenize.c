@@ -1,7 +1,7 @@
 /* test_tokenize.c - /tokenize and /detokenize against the tokenizer and the chat route, refusals by name, and every
  * allocation failing. */
-#include "gateway/openai.h"
-#include "gateway/tokenize.h"
+#include "gateway/wire/openai.h"
+#include "gateway/wire/tokenize.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * from utf8proc's own normaliser, merges from a quadratic search written here. */
 #include "base/json.h"
 #include "base/utf8.h"
-#include "model/tokload.h"
+#include "model/text/tokload.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  *
  * The file is written here: 256 bytes, a few merges, two added tokens; each row of the table changes one place. */
 #include "base/utf8.h"
-#include "model/tokload.h"
+#include "model/text/tokload.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,8 +3,8 @@
 #include "fixture.h"
 
 #include "base/num.h"
-#include "model/safetensors.h"
-#include "model/weights.h"
+#include "model/file/safetensors.h"
+#include "model/weights/weights.h"
 
 #include <math.h>
 #include <setjmp.h>

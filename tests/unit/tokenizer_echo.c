@@ -2,7 +2,7 @@
  *
  * Arguments: tokenizer.json, and 1 to match added tokens or 0 not to.
  * In, any number of times: a line with a byte count, then that many bytes.  Out, for each: a line of ids. */
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #ifndef WIRE_RIG_H
 #define WIRE_RIG_H
 
-#include "gateway/request.h"
+#include "gateway/wire/request.h"
 
 /* The served model; opened by wire_rig_setup, closed by wire_rig_teardown (group fixtures of cmocka). */
 extern lg_request_model wire_rig_model;
