@@ -256,6 +256,45 @@ static void test_calls_with_patterns(void **state) {
     lg_grammar_close(&g);
 }
 
+/* Bounds of a string that is written as it is: what looks like the end counts only when it is none. */
+static void test_calls_with_lengths(void **state) {
+    (void)state;
+    lg_grammar *g = open_grammar(
+        "{'tools':[{'name':'f','parameters':{'properties':{'s':{'type':'string','minLength':2,"
+        "'maxLength':4},'t':{'type':'string','minLength':2,'maxLength':1},'p':{'type':'string',"
+        "'pattern':'^x*$','maxLength':3}}}}]}");
+    static const char *const fits[] = {"ab",
+                                       "abcd",
+                                       "a\nb",
+                                       "\n\n",
+                                       "\n\nab",
+                                       "ab\n\n",
+                                       "<<<<",
+                                       "ab</",
+                                       "\n</p",
+                                       "a<\n<",
+                                       "\u00e9\u00e9\u00e9\u00e9",
+                                       "\U0001f600\u20ac"};
+    static const char *const long_ones[] = {"abcde",  "ab\n\nc", "<<<<<",      "ab</p",
+                                            "\n</pa", "abcd<",   "\u00e9abcd", "abcd\u00e9"};
+    static const char *const short_ones[] = {"", "a", "\n", "\u00e9", "\U0001f600"};
+#define S(key) "<tool_call>\n<function=f>\n<parameter=" key ">\n"
+    for (size_t i = 0; i < LG_COUNT(fits) + LG_COUNT(long_ones) + LG_COUNT(short_ones); i++) {
+        size_t k = i - LG_COUNT(fits);
+        const char *text = i < LG_COUNT(fits)        ? fits[i]
+                           : k < LG_COUNT(long_ones) ? long_ones[k]
+                                                     : short_ones[k - LG_COUNT(long_ones)];
+        lg_buf b = {0};
+        lg_buf_printf(&b, S("s") "%s" END, text);
+        assert_int_equal(take(g, false, lg_buf_str(&b)), i < LG_COUNT(fits) ? 2 : 0);
+        lg_buf_fini(&b);
+    }
+    assert_int_equal(take(g, false, S("t") "abc" END), 2); /* bounds that mean nothing */
+    assert_int_equal(take(g, false, S("p") "xxx" END), 2);
+    assert_int_equal(take(g, false, S("p") "xxxx"), 0);
+    lg_grammar_close(&g);
+}
+
 #define CALL(name, args) "<tool_call>\n<function=" name ">\n" args "</function>\n</tool_call>"
 #define ARG(key, value)  "<parameter=" key ">\n" value "\n</parameter>\n"
 
@@ -670,6 +709,7 @@ int main(void) {
         cmocka_unit_test(test_thinking_and_space),
         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_calls_with_patterns),
+        cmocka_unit_test(test_calls_with_lengths),
         cmocka_unit_test(test_refused_by_path),
         cmocka_unit_test(test_patterns_against_posix),
         cmocka_unit_test(test_bounds_against_doubles),

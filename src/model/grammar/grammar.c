@@ -312,16 +312,31 @@ static verdict step_lines(walk *w, const lg_node *k, lg_grammar_frame *f, uint8_
     return TAKEN;
 }
 
-/* phase: bytes of </parameter>; x: a line feed stood before it.  The tag itself may only stand at the end. */
-static verdict step_raw(walk *w, lg_grammar_frame *f, uint8_t c) {
+/* phase: bytes of </parameter>; x: a line feed stood before it that may be the end's.  The tag itself may only stand at the end.
+ * a: code points so far, without those of x and phase, which are the value's only when something else follows; v: bytes of one
+ * that are to come.  A line feed before the least length is no end's, so the end can always be reached once it is begun. */
+static verdict step_raw(walk *w, const lg_node *k, lg_grammar_frame *f, uint8_t c) {
     static const char close[] = "</parameter>";
+    bool within = (c & 0xc0) == 0x80 && f->v > 0, end;
+    uint32_t most = k->high == LG_NODE_NO_MAX ? UINT32_MAX : k->high, n = f->a;
     if (f->phase && c == (uint8_t)close[f->phase]) {
+        if (!f->x && n + f->phase + 1 > most) return NO;
         if (++f->phase < sizeof close - 1) return TAKEN;
         return f->x ? pop(w, TAKEN) : NO;
     }
-    if (f->phase) f->x = 0;
+    if (f->x && c == '<' && f->phase == 0) {
+        f->phase = 1;
+        return TAKEN;
+    }
+    n += f->x + f->phase;
+    end = c == '\n' && n >= k->low;
+    if (n + (!within && !end) > most) return NO;
+    f->v = within ? f->v - 1 : c < 0xc2 ? 0 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : c < 0xf5 ? 3 : 0;
+    f->x = end;
     f->phase = c == '<';
-    if (!f->phase) f->x = c == '\n';
+    n += !within && !end && !f->phase;
+    if (k->high == LG_NODE_NO_MAX && n > k->low) n = k->low;
+    f->a = (uint16_t)n;
     return TAKEN;
 }
 
@@ -388,7 +403,7 @@ static verdict step(walk *w, uint8_t c) {
     case LG_NODE_SEQ: return step_seq(w, k, f);
     case LG_NODE_THINK: return step_think(w, f, c);
     case LG_NODE_LINES: return step_lines(w, k, f, c);
-    case LG_NODE_RAW: return step_raw(w, f, c);
+    case LG_NODE_RAW: return step_raw(w, k, f, c);
     case LG_NODE_CALLS: return step_calls(w, k, f, c);
     case LG_NODE_PARAMS: return step_params(w, k, f, c);
     }
@@ -418,7 +433,9 @@ uint32_t lg_grammar_n_plain(const lg_grammar *g, const lg_grammar_state *s) {
         return k->high == LG_NODE_NO_MAX ? UINT32_MAX : (uint32_t)(k->high - f->a);
     case LG_NODE_PATTERN: return lg_grammar_pattern_n_plain(g, k, f);
     case LG_NODE_THINK: return f->phase == 0 && f->x == 0 ? UINT32_MAX : 0;
-    case LG_NODE_RAW: return f->phase == 0 ? UINT32_MAX : 0;
+    case LG_NODE_RAW:
+        if (f->phase != 0) return 0;
+        return k->high == LG_NODE_NO_MAX ? UINT32_MAX : (uint32_t)(k->high - f->a - f->x);
     default: return 0;
     }
 }

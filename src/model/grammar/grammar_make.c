@@ -182,8 +182,8 @@ static bool read_bound(lg_grammar_maker *m, const lg_json *schema, const char *k
     return true;
 }
 
-static uint16_t make_bounded(lg_grammar_maker *m, lg_node_kind kind, const lg_json *schema,
-                             const char *low, const char *high) {
+uint16_t lg_grammar_make_between(lg_grammar_maker *m, lg_node_kind kind, const lg_json *schema,
+                                 const char *low, const char *high) {
     uint16_t node = lg_grammar_make_node(m, kind);
     if (node == LG_NODE_NONE) return node;
     if (!read_bound(m, schema, low, &m->g->node[node].low) ||
@@ -196,7 +196,7 @@ static uint16_t make_bounded(lg_grammar_maker *m, lg_node_kind kind, const lg_js
 
 static uint16_t make_array(lg_grammar_maker *m, const lg_json *schema) {
     const lg_json *items = lg_json_get(schema, "items");
-    uint16_t node = make_bounded(m, LG_NODE_ARRAY, schema, "minItems", "maxItems");
+    uint16_t node = lg_grammar_make_between(m, LG_NODE_ARRAY, schema, "minItems", "maxItems");
     if (node == LG_NODE_NONE) return node;
     uint16_t child = items ? lg_grammar_make_schema(m, "items", items) : any_value(m);
     m->g->node[node].child = child;
@@ -313,7 +313,8 @@ static uint16_t make_texts(lg_grammar_maker *m, const lg_json *schema, const lg_
 
 static uint16_t make_string(lg_grammar_maker *m, const lg_json *schema) {
     const lg_json *pattern = lg_json_get(schema, "pattern");
-    uint16_t node = make_bounded(m, LG_NODE_STRING, schema, "minLength", "maxLength");
+    uint16_t node =
+        lg_grammar_make_between(m, LG_NODE_STRING, schema, "minLength", "maxLength");
     if (node == LG_NODE_NONE || !pattern) return node;
     const lg_node *k = &m->g->node[node];
     return lg_grammar_make_pattern(

@@ -52,6 +52,10 @@ bool lg_grammar_make_text(lg_grammar_maker *m, uint16_t node, uint32_t i, size_t
 uint16_t lg_grammar_make_group(lg_grammar_maker *m, lg_node_kind kind, const uint16_t *nodes,
                                uint32_t n);
 
+/* A node whose bounds are the schema's keywords `low` and `high`, where it has them. */
+uint16_t lg_grammar_make_between(lg_grammar_maker *m, lg_node_kind kind, const lg_json *schema,
+                                 const char *low, const char *high);
+
 /* Room for one more element. */
 bool lg_grammar_make_grow(void **p, uint32_t *cap, uint32_t n, size_t size);
 

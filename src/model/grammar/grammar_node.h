@@ -21,7 +21,7 @@ typedef enum {
     LG_NODE_SEQ,     /* its items' nodes in order */
     LG_NODE_THINK,   /* text up to and with </think> */
     LG_NODE_LINES,   /* at most high line feeds */
-    LG_NODE_RAW,     /* text up to and with "\n</parameter>" */
+    LG_NODE_RAW,     /* low..high code points, and "\n</parameter>" */
     LG_NODE_CALLS,   /* items: "<tool_call>\n<function=NAME>\n", parameters; high: calls */
     LG_NODE_PARAMS /* items: "<parameter=KEY>\n", value, needed; the last one is the closing tags */
 } lg_node_kind;

@@ -78,13 +78,27 @@ static bool allows_string(const lg_json *schema) {
            !lg_json_get(schema, "oneOf") && !lg_json_get(schema, "enum");
 }
 
-/* A string that must fit a pattern, and nothing else may stand there; LG_NODE_NONE when it is not so, or cannot be enforced.  Without
- * line feeds, so that its end is certain. */
-static uint16_t make_raw_pattern(lg_grammar_maker *m, const lg_json *schema) {
-    const lg_json *pattern = lg_json_get(schema, "pattern");
-    if (!pattern || !lg_json_is(lg_json_get(schema, "type"), "string")) return LG_NODE_NONE;
+/* Text as it is, with the end of its parameter.  Where only a string may stand its bounds of length hold, but for such as mean
+ * nothing. */
+static uint16_t make_raw(lg_grammar_maker *m, const lg_json *schema) {
     bool told = m->err && m->err->msg[0];
-    uint16_t node = lg_grammar_make_pattern(m, pattern, 0, LG_REGEX_NO_MAX, true);
+    uint16_t node = LG_NODE_NONE;
+    if (lg_json_is(lg_json_get(schema, "type"), "string"))
+        node = lg_grammar_make_between(m, LG_NODE_RAW, schema, "minLength", "maxLength");
+    if (m->err && !told) m->err->msg[0] = 0;
+    return node != LG_NODE_NONE ? node : lg_grammar_make_node(m, LG_NODE_RAW);
+}
+
+/* A string that must fit a pattern, and nothing else may stand there; LG_NODE_NONE when it is not so, or cannot be enforced.  Without
+ * line feeds, so that its end is certain.  raw: its node without the pattern, which has the bounds of its length. */
+static uint16_t make_raw_pattern(lg_grammar_maker *m, const lg_json *schema, uint16_t raw) {
+    const lg_json *pattern = lg_json_get(schema, "pattern");
+    if (!pattern || !lg_json_is(lg_json_get(schema, "type"), "string") || raw == LG_NODE_NONE)
+        return LG_NODE_NONE;
+    bool told = m->err && m->err->msg[0];
+    const lg_node *k = &m->g->node[raw];
+    uint32_t high = k->high == LG_NODE_NO_MAX ? LG_REGEX_NO_MAX : k->high;
+    uint16_t node = lg_grammar_make_pattern(m, pattern, k->low, high, true);
     if (m->err && !told) m->err->msg[0] = 0;
     return node;
 }
@@ -93,16 +107,16 @@ static uint16_t make_raw_pattern(lg_grammar_maker *m, const lg_json *schema) {
 static uint16_t make_value(lg_grammar_maker *m, const char *name, const lg_json *schema) {
     uint32_t n_few = few_values(schema, NULL, 0);
     uint16_t value, end;
-    if (n_few > 0 && n_few < 4096)
+    if (n_few > 0 && n_few < 4096) {
         value = make_few(m, schema, n_few);
-    else if ((value = make_raw_pattern(m, schema)) != LG_NODE_NONE)
-        ;
-    else if (allows_string(schema))
-        return lg_grammar_make_group(
-            m, LG_NODE_SEQ,
-            (uint16_t[]){lg_grammar_make_node(m, LG_NODE_RAW), literal(m, "\n")}, 2);
-    else
+    } else if (allows_string(schema)) {
+        uint16_t raw = make_raw(m, schema);
+        if ((value = make_raw_pattern(m, schema, raw)) == LG_NODE_NONE)
+            return lg_grammar_make_group(m, LG_NODE_SEQ, (uint16_t[]){raw, literal(m, "\n")},
+                                         2);
+    } else {
         value = lg_grammar_make_schema(m, name, schema);
+    }
     end = literal(m, "\n</parameter>\n");
     return lg_grammar_make_group(m, LG_NODE_SEQ, (uint16_t[]){value, end}, 2);
 }
