@@ -289,6 +289,11 @@ static void test_calls_with_lengths(void **state) {
         assert_int_equal(take(g, false, lg_buf_str(&b)), i < LG_COUNT(fits) ? 2 : 0);
         lg_buf_fini(&b);
     }
+    lg_grammar_state at; /* a line feed where there is no more room can only be the end's */
+    lg_grammar_begin(g, false, &at);
+    for (const char *c = S("s") "abcd\n"; *c; c++)
+        assert_true(lg_grammar_step(g, &at, (uint8_t)*c));
+    assert_int_equal(lg_grammar_n_plain(g, &at), 0);
     assert_int_equal(take(g, false, S("t") "abc" END), 2); /* bounds that mean nothing */
     assert_int_equal(take(g, false, S("p") "xxx" END), 2);
     assert_int_equal(take(g, false, S("p") "xxxx"), 0);

@@ -435,7 +435,8 @@ uint32_t lg_grammar_n_plain(const lg_grammar *g, const lg_grammar_state *s) {
     case LG_NODE_THINK: return f->phase == 0 && f->x == 0 ? UINT32_MAX : 0;
     case LG_NODE_RAW:
         if (f->phase != 0) return 0;
-        return k->high == LG_NODE_NO_MAX ? UINT32_MAX : (uint32_t)(k->high - f->a - f->x);
+        if (k->high == LG_NODE_NO_MAX) return UINT32_MAX;
+        return k->high > f->a + f->x ? (uint32_t)(k->high - f->a - f->x) : 0;
     default: return 0;
     }
 }
