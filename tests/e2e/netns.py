@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""netns.py - machines that are network namespaces on one bridge, for tests of ranks over TCP.
+"""netns.py - machines that are network namespaces, for tests of ranks over TCP.
 
-Each has its own hostname and folder for temporary files, or MPI would take them for one machine and use shared memory.
-Needs root.  As a program: netns.py N[@RATE] COMMAND... (RATE of each cable both ways as tc has it, such as 800mbit) runs COMMAND on the first of N machines, with "@HOSTS" replaced by a hostfile of two
-slots on each and OMPI_MCA_plm_rsh_agent set, so that mpirun reaches the others; e.g. the bench of reduce-scatters:
+Each has its own hostname and folder for temporary files, or MPI would take them for one machine and use shared memory.  Between them is a
+bridge of the kernel, or link_relay.c, which has a delay too.  Needs root.  As a program: netns.py N[@CABLE] COMMAND... runs COMMAND on the
+first of N machines, with "@HOSTS" replaced by a hostfile of two slots on each and OMPI_MCA_plm_rsh_agent set, so that mpirun reaches the
+others.  CABLE, both ways: a rate as tc has it (800mbit), or of the relay MB/s,US_OF_DELAY[,US_OF_JITTER[,PER_CENT_LOST]]; e.g. the bench of
+reduce-scatters:
 
-  tests/e2e/netns.py 2 mpirun --allow-run-as-root --oversubscribe --bind-to none --hostfile @HOSTS -n 4 \\
+  tests/e2e/netns.py 2@100,200 mpirun --allow-run-as-root --oversubscribe --bind-to none --hostfile @HOSTS -n 4 \\
       --mca btl self,vader,tcp --mca btl_tcp_if_include 10.231.7.0/24 -x LG_MODULE_DIR build/tests/bench/bench_reduce
 """
 import os
@@ -15,6 +17,8 @@ import sys
 import tempfile
 
 NETWORK = "10.231.7"
+BUILD = os.environ.get("LG_BUILD_DIR", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build"))
+RELAY = os.path.join(BUILD, "tests", "e2e", "link_relay")
 AGENT = """#!/bin/sh
 # Reaches a machine: AGENT ADDRESS COMMAND...
 node="%(name)s${1##*.}"
@@ -38,21 +42,35 @@ def cut(name, i, down=True, folder=None):
         os.remove(os.path.join(folder, name + str(i) + ".cut"))
 
 
-class Machines:
-    """n machines; their addresses end in 1 ... n."""
+def relay_why_not():
+    """Why there is no relay here, or None."""
+    if not os.path.exists(RELAY):
+        return "%s is not built" % RELAY
+    try:
+        os.close(os.open("/dev/net/tun", os.O_RDWR))
+    except OSError as e:
+        return "/dev/net/tun: %s" % e.strerror
+    return None
 
-    def __init__(self, n, slots=2, rate=None):
-        self.rate = rate
+
+class Machines:
+    """n machines; their addresses end in 1 ... n.  cable: as above."""
+
+    def __init__(self, n, slots=2, cable=None):
+        self.cable, self.relay = cable, None
         self.n, self.name = n, "lg%d-" % (os.getpid() % 100000)
         self.bridge = "lgb%d" % (os.getpid() % 100000)
         self.dir = tempfile.mkdtemp(prefix="lignum-net-")
         self.hosts, self.agent = os.path.join(self.dir, "hosts"), os.path.join(self.dir, "agent")
         self.interface = NETWORK + ".0/24"
         try:
-            ip("link", "add", self.bridge, "type", "bridge")
-            ip("link", "set", self.bridge, "up")
-            for i in range(1, n + 1):
-                self.add(i)
+            if cable and "," in cable:
+                self.start_relay(cable.split(","))
+            else:
+                ip("link", "add", self.bridge, "type", "bridge")
+                ip("link", "set", self.bridge, "up")
+                for i in range(1, n + 1):
+                    self.add(i)
         except (subprocess.CalledProcessError, OSError):
             self.close()
             raise
@@ -62,17 +80,34 @@ class Machines:
             f.write(AGENT % {"name": self.name, "dir": self.dir})
         os.chmod(self.agent, 0o755)
 
-    def add(self, i):
-        node, link = self.name + str(i), "%sl%d" % (self.bridge, i)
+    def add_space(self, i):
+        node = self.name + str(i)
         os.mkdir(os.path.join(self.dir, node))
         ip("netns", "add", node)
+        ip("-n", node, "link", "set", "lo", "up")
+        return node
+
+    def start_relay(self, numbers):
+        nodes = [self.add_space(i) for i in range(1, self.n + 1)]
+        args = [a for pair in zip(("--rate", "--delay", "--jitter", "--loss"), numbers) for a in pair]
+        self.relay = subprocess.Popen([RELAY, *args, "--network", NETWORK, *nodes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if self.relay.stdout.readline() != "ready\n":
+            raise OSError("the relay did not start (status %d)" % self.relay.wait())
+
+    def tell(self, command):
+        """A command of the relay; its answer."""
+        self.relay.stdin.write(command + "\n")
+        self.relay.stdin.flush()
+        return self.relay.stdout.readline().strip()
+
+    def add(self, i):
+        node, link = self.add_space(i), "%sl%d" % (self.bridge, i)
         ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", node)
         ip("link", "set", link, "master", self.bridge, "up")
         ip("-n", node, "addr", "add", "%s.%d/24" % (NETWORK, i), "dev", "eth0")
         ip("-n", node, "link", "set", "eth0", "up")
-        ip("-n", node, "link", "set", "lo", "up")
-        if self.rate:
-            shape = ["root", "tbf", "rate", self.rate, "burst", "128k", "latency", "50ms"]
+        if self.cable:
+            shape = ["root", "tbf", "rate", self.cable, "burst", "128k", "latency", "50ms"]
             subprocess.run(["tc", "qdisc", "add", "dev", link, *shape], check=True, stderr=subprocess.PIPE)
             subprocess.run(["tc", "-n", node, "qdisc", "add", "dev", "eth0", *shape], check=True, stderr=subprocess.PIPE)
 
@@ -85,6 +120,10 @@ class Machines:
         return {"OMPI_MCA_plm_rsh_agent": self.agent, "TMPDIR": os.path.join(self.dir, self.name + "1")}
 
     def close(self):
+        if self.relay:
+            self.relay.stdin.close()
+            self.relay.wait()
+            self.relay.stdout.close()
         for i in range(1, self.n + 1):
             subprocess.run(["ip", "netns", "del", self.name + str(i)], stderr=subprocess.DEVNULL, check=False)
         subprocess.run(["ip", "link", "del", self.bridge], stderr=subprocess.DEVNULL, check=False)
@@ -110,10 +149,15 @@ if __name__ == "__main__":
         print("SKIP: " + why)
         sys.exit(77)
     number, _, cable = sys.argv[1].partition("@")
-    m = Machines(int(number), rate=cable or None)
+    if "," in cable and relay_why_not():
+        print("SKIP: no cable with a delay: " + relay_why_not())
+        sys.exit(77)
+    m = Machines(int(number), cable=cable or None)
     try:
         command = [m.hosts if a == "@HOSTS" else a for a in sys.argv[2:]]
         status = subprocess.run(m.first(command), env={**os.environ, **m.env()}, check=False).returncode
+        if m.relay:
+            print("relay: packets, bytes, dropped, lost: " + m.tell("count")[6:], file=sys.stderr)
     finally:
         m.close()
     sys.exit(status)
