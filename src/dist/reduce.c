@@ -60,9 +60,9 @@ static uint32_t rows_between(const lg_reduce *r, uint32_t chunk, uint32_t local,
 void lg_reduce_carve(lg_arena *a, lg_comm *comm, lg_wire wire, uint32_t max_row,
                      uint32_t n_embd, lg_reduce *r) {
     *r = (lg_reduce){.comm = comm, .n_embd = n_embd, .wire = wire};
-    r->chunk = max_row < LG_REDUCE_CHUNK ? max_row : LG_REDUCE_CHUNK;
+    r->max_chunk = max_row < LG_REDUCE_CHUNK ? max_row : LG_REDUCE_CHUNK;
     find_places(r);
-    size_t row = n_embd, chunk = r->chunk, f = sizeof(float);
+    size_t row = n_embd, chunk = r->max_chunk, f = sizeof(float);
     size_t n_in = (size_t)r->n_node * (r->n_local > 2 ? r->n_local - 1 : 1);
     for (uint32_t i = 0; i < LG_REDUCE_RING; i++) {
         lg_reduce_unit *u = &r->unit[i];
@@ -291,6 +291,14 @@ static lg_status finish(lg_reduce *r, lg_reduce_unit *u) {
     return LG_OK;
 }
 
+/* Rows of each rank in a chunk when one has `most`: a call shall have several, or nothing overlaps. */
+static uint32_t choose_chunk(const lg_reduce *r, uint32_t most) {
+    uint32_t n = (most + LG_REDUCE_PIECES - 1) / LG_REDUCE_PIECES;
+    if (n < LG_REDUCE_LEAST) n = LG_REDUCE_LEAST;
+    if (r->piece) n = r->piece;
+    return n < r->max_chunk ? n : r->max_chunk;
+}
+
 lg_status lg_reduce_run(lg_reduce *r, const uint32_t *row0, lg_reduce_fill *fill, void *ctx,
                         float *out) {
     uint32_t most = 0, n_chunk;
@@ -298,6 +306,7 @@ lg_status lg_reduce_run(lg_reduce *r, const uint32_t *row0, lg_reduce_fill *fill
     r->out = out;
     for (uint32_t k = 0; k < r->comm->n_rank; k++)
         if (row0[k + 1] - row0[k] > most) most = row0[k + 1] - row0[k];
+    r->chunk = choose_chunk(r, most);
     n_chunk = (most + r->chunk - 1) / r->chunk;
     for (uint32_t i = 0; i < LG_REDUCE_RING; i++) r->unit[i].active = false;
     for (uint32_t c = 0; c < n_chunk; c++) {

@@ -3,6 +3,8 @@
  * M machines with G ranks each, N = M G.  Rows are taken in chunks, the c-th rows of every rank together:
  *     1  inside a machine: rank l of it gets, from each other, their parts of the rows of all ranks that are l-th on their machine
  *     2  between machines, among the l-th ranks: recursive halving when M is a power of two, else each part straight to its rank
+ * Chunks are small, 16 to 64 rows of each rank, and several are under way: one inside the machine while another is between machines.
+ * (Cutting columns instead of rows would do the same; a network whose switch gives each machine one cable has no dimensions to rotate.)
  * While a chunk travels the next one is filled by the caller, who calls lg_reduce_progress between pieces of that work: it moves
  * messages and adds what came.  With machines of unequal numbers of ranks every rank counts as a
  * machine of its own.  Sums are fp32, in an order that depends on the ranks alone, so a result does not depend on timing.
@@ -18,8 +20,10 @@
 #include "dist/comm.h"
 #include "dist/wire.h"
 
-#define LG_REDUCE_CHUNK 128 /* rows of each rank */
-#define LG_REDUCE_RING  2   /* chunks under way */
+#define LG_REDUCE_CHUNK  64 /* most rows of each rank in a chunk */
+#define LG_REDUCE_LEAST  16 /* and how few are worth a chunk of their own */
+#define LG_REDUCE_PIECES 16 /* chunks that a call shall have, if they are not too small */
+#define LG_REDUCE_RING   4  /* chunks under way */
 
 /* Write this rank's part of rows [g, g + n) of all rows to y [n][n_embd]. */
 typedef void lg_reduce_fill(void *ctx, uint32_t g, uint32_t n, float *y);
@@ -43,7 +47,10 @@ typedef struct lg_reduce_unit {
 
 typedef struct lg_reduce {
     lg_comm *comm; /* borrowed */
-    uint32_t n_embd, chunk;
+    uint32_t n_embd;
+    uint32_t max_chunk;            /* rows that there is memory for */
+    uint32_t chunk;                /* of the running call */
+    uint32_t piece;                /* not 0: take this as chunk, to compare */
     lg_wire wire;                  /* between machines */
     bool no_overlap;               /* each chunk is waited for before the next */
     uint32_t n_node, n_local;      /* M, G */

@@ -73,8 +73,12 @@ static void say_name(lg_trace_file *f, const char *what, uint32_t rank, uint32_t
 
 void lg_trace_file_rank(lg_trace_file *f, uint32_t rank, const lg_trace_span *span, uint32_t n,
                         int64_t ahead_us) {
-    static const char *const track[LG_TRACE_N_TRACK] = {"engine", "rows under way",
-                                                        "sums under way", "sums under way (2)"};
+    static const char *const track[LG_TRACE_N_TRACK] = {"engine",
+                                                        "rows under way",
+                                                        "sums under way",
+                                                        "sums under way (2)",
+                                                        "sums under way (3)",
+                                                        "sums under way (4)"};
     char name[32];
     snprintf(name, sizeof name, "rank %u", rank);
     say_name(f, "process_name", rank, 0, name);

@@ -16,7 +16,7 @@
 #define LG_TRACE_ROWS                                                                          \
     1 /* tracks: rows under way; sums of a chunk under way, one for each unit */
 #define LG_TRACE_SUMS    2
-#define LG_TRACE_N_TRACK 4
+#define LG_TRACE_N_TRACK 6
 
 typedef enum {
     LG_SPAN_STEP,    /* arg: rows of this rank */

@@ -1,8 +1,8 @@
 /* bench_reduce.c - our hierarchical reduce-scatter beside MPI_Reduce_scatter, in one run of all ranks.
  *
- * usage: LG_MODULE_DIR=build/src/dist mpirun -n N build/tests/bench/bench_reduce [columns (4096)] [rounds (7)] [overlap]
+ * usage: LG_MODULE_DIR=build/src/dist mpirun -n N build/tests/bench/bench_reduce [columns (4096)] [rounds (7)] [overlap | pieces]
  * With "overlap" instead: our own with sums that take work (the products of 10 experts a row, divided over the ranks), once waiting for every
- * chunk before the next is summed, once not.
+ * chunk before the next is summed, once not; with "pieces" such sums in chunks of 128, 64 ... 8 rows of each rank.
  * Rows of all ranks T = 8 ... 2048, spread evenly; both are timed in turn, a barrier before each, and the slowest rank counts;
  * medians.  Sums are compared.  Bytes are those that rank 0 sends in ours.  tests/e2e/netns.py runs it between network
  * namespaces. */
@@ -111,17 +111,45 @@ static void compare_overlap(lg_reduce *r, uint32_t t, int n_round, float *out) {
     for (uint32_t k = 0; k < comm.n_rank; k++)
         row0[k + 1] = (uint32_t)((uint64_t)t * (k + 1) / comm.n_rank);
     for (int i = -1; i < n_round; i++)
-        for (int off = 0; off < 2; off++) {
+        for (int k = 0; k < 2; k++) {
+            int off = (i + 1 + k) % 2; /* each is the first as often */
             r->no_overlap = off;
+            r->piece = off ? LG_REDUCE_CHUNK : 0; /* who waits has less of it with few chunks */
             meet(0);
             uint64_t start = lg_clock_us();
             must(lg_reduce_run(r, row0, combine, r, out));
             double a = meet((double)(lg_clock_us() - start));
             if (i >= 0) took[off][i] = a;
         }
+    r->no_overlap = false;
+    r->piece = 0;
     if (comm.rank) return;
     double on = median(took[0], n_round), off = median(took[1], n_round);
     printf("%6u  %10.0f  %10.0f  %5.1f %%\n", t, off, on, (1 - on / off) * 100);
+    fflush(stdout);
+}
+
+/* Chunks of several sizes in turn. */
+static void compare_pieces(lg_reduce *r, uint32_t t, int n_round, float *out) {
+    static const uint32_t size[] = {128, 64, 32, 16, 8};
+    uint32_t row0[LG_MAX_RANK + 1] = {0};
+    double took[LG_COUNT(size)][MAX_ROUND];
+    for (uint32_t k = 0; k < comm.n_rank; k++)
+        row0[k + 1] = (uint32_t)((uint64_t)t * (k + 1) / comm.n_rank);
+    for (int i = -1; i < n_round; i++)
+        for (size_t j = 0; j < LG_COUNT(size); j++) {
+            r->piece = size[j];
+            meet(0);
+            uint64_t start = lg_clock_us();
+            must(lg_reduce_run(r, row0, combine, r, out));
+            double a = meet((double)(lg_clock_us() - start));
+            if (i >= 0) took[j][i] = a;
+        }
+    r->piece = 0;
+    if (comm.rank) return;
+    printf("%6u", t);
+    for (size_t j = 0; j < LG_COUNT(size); j++) printf("  %10.0f", median(took[j], n_round));
+    printf("\n");
     fflush(stdout);
 }
 
@@ -150,11 +178,18 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < n; i++) x[i] = lg_num_rng_unit(comm.rank, 0, i, 0) - 0.5f;
     parts = x;
     bool overlap = argc > 3 && strcmp(argv[3], "overlap") == 0;
+    bool pieces = argc > 3 && strcmp(argv[3], "pieces") == 0;
     if (comm.rank == 0 && overlap)
         printf("%u ranks on %u machines, rows of %u floats\n"
                "  rows    waiting us  overlap us  saved\n",
                comm.n_rank, r.n_node, n_embd);
-    for (uint32_t t = 512; overlap && t <= MAX_T; t *= 2) compare_overlap(&r, t, n_round, out);
+    for (uint32_t t = 128; overlap && t <= MAX_T; t *= 2) compare_overlap(&r, t, n_round, out);
+    if (comm.rank == 0 && pieces)
+        printf("%u ranks on %u machines, rows of %u floats, us in chunks of\n"
+               "  rows         128          64          32          16           8\n",
+               comm.n_rank, r.n_node, n_embd);
+    for (uint32_t t = 128; pieces && t <= MAX_T; t *= 4) compare_pieces(&r, t, n_round, out);
+    overlap |= pieces; /* no comparison with MPI */
     if (comm.rank == 0 && !overlap)
         printf("%u ranks on %u machines, rows of %u floats\n"
                "  rows     ours us      MPI us  ratio  bytes sent by rank 0\n",
