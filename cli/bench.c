@@ -4,6 +4,7 @@
  * with the smallest and the largest; a figure that takes long is measured fewer times.  At a depth, the texts begin with so
  * many ids that the engine has kept from an earlier request; all other ids are fresh.  Test: tests/py/run.py */
 #include "cli.h"
+#include "roofline.h"
 #include "base/base.h"
 #include "kern/kern.h"
 
@@ -13,10 +14,11 @@
 #include <string.h>
 #include <time.h>
 
-#define MAX_LIST   16
-#define N_REPEAT   5
-#define MAX_REPEAT 99
-#define N_SEED     16 /* prompt tokens before a measured answer */
+#define MAX_LIST      16
+#define N_REPEAT      5
+#define N_STEP_REPEAT 3 /* runs of a step, of many tokens each */
+#define MAX_REPEAT    99
+#define N_SEED        16 /* prompt tokens before a measured answer */
 /* Prompt and answer of the texts before anything is measured: the first goes on until the last of many has been read. */
 #define N_WARM     (LG_GDN_C + 1)
 #define N_WARM_GEN 8
@@ -50,7 +52,7 @@ typedef struct bench {
     lg_options opt;
     list prompt, batch, depth;
     uint32_t n_gen, n_repeat; /* n_repeat 0: at most N_REPEAT, and no more when it takes long */
-    bool json;
+    bool json, roofline;
     lg_engine *eng;
     lg_info info;
     uint32_t *ids;    /* as many as the longest text has */
@@ -390,6 +392,11 @@ static void print_help(void) {
           "and writing answers for one or more users at the same time.\n"
           "\n"
           "  -m, --model PATH   default: the small bundled model\n"
+          "      --roofline     instead, where the time of a step goes: each operation beside "
+          "the least\n"
+          "                     that this machine's memory and products allow, measured in the "
+          "same\n"
+          "                     run (docs/PLAN.md); default --prompt 512 --batch 1,16\n"
           "      --prompt N,N   lengths of prompts; default 128,512\n"
           "      --gen N        tokens of each answer; default 64\n"
           "      --batch N,N    answers at the same time; default 1,8,32\n"
@@ -434,6 +441,7 @@ enum {
     OPT_DEPTH,
     OPT_BESIDE,
     OPT_REPEAT,
+    OPT_ROOFLINE,
     OPT_THREADS,
     OPT_PACK,
     OPT_JSON,
@@ -447,6 +455,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"depth", required_argument, NULL, OPT_DEPTH},
                                              {"beside", required_argument, NULL, OPT_BESIDE},
                                              {"repeat", required_argument, NULL, OPT_REPEAT},
+                                             {"roofline", no_argument, NULL, OPT_ROOFLINE},
                                              {"kv", required_argument, NULL, OPT_KV},
                                              {"device", required_argument, NULL, OPT_DEVICE},
                                              {"threads", required_argument, NULL, OPT_THREADS},
@@ -485,8 +494,44 @@ static bool set_option(bench *b, int c) {
     case OPT_PACK: b->opt.pack_dir = optarg; return true;
     case OPT_THREADS: return lg_option_int(a, "--threads", optarg, 1, 1024, &b->opt.n_thread);
     case OPT_JSON: b->json = true; return true;
+    case OPT_ROOFLINE: b->roofline = true; return true;
     default: return false;
     }
+}
+
+/* Sizes that were not asked for. */
+static void set_defaults(bench *b) {
+    if (!b->prompt.n)
+        b->prompt = b->roofline ? (list){.v = {512}, .n = 1} : (list){.v = {128, 512}, .n = 2};
+    if (!b->batch.n)
+        b->batch = b->roofline ? (list){.v = {1, 16}, .n = 2} : (list){.v = {1, 8, 32}, .n = 3};
+}
+
+/* The other table, of steps without the engine. */
+static bool run_roofline(bench *b) {
+    char path[2048];
+    if (b->opt.device || b->n_busy) {
+        fprintf(stderr, "%s: --roofline: not with --device or --beside\n", b->argv0);
+        return false;
+    }
+    lg_roofline r = {.argv0 = b->argv0,
+                     .model = b->opt.model_path,
+                     .pack_dir = b->opt.pack_dir,
+                     .n_thread = b->opt.n_thread,
+                     .kv = b->opt.kv ? b->opt.kv : LG_KV_F16,
+                     .prompt = b->prompt.v,
+                     .batch = b->batch.v,
+                     .depth = b->depth.v,
+                     .n_prompt = b->prompt.n,
+                     .n_batch = b->batch.n,
+                     .n_depth = b->depth.n,
+                     .n_repeat = b->n_repeat ? b->n_repeat : N_STEP_REPEAT,
+                     .json = b->json};
+    if (!r.model) r.model = lg_load_default(path, sizeof path);
+    if (r.model) return lg_roofline_run(&r);
+    fprintf(stderr, "%s: no model given (--model PATH), and the bundled one is not here\n",
+            b->argv0);
+    return false;
 }
 
 /* Open with just the room that the figures need, and some: a text is not admitted when that would leave fewer free pages than
@@ -506,11 +551,7 @@ static bool prepare(bench *b) {
 }
 
 int lg_bench_main(int argc, char **argv) {
-    bench b = {.argv0 = argv[0],
-               .n_gen = 64,
-               .prompt = {.v = {128, 512}, .n = 2},
-               .batch = {.v = {1, 8, 32}, .n = 3},
-               .depth = {.n = 1}};
+    bench b = {.argv0 = argv[0], .n_gen = 64, .depth = {.n = 1}};
     lg_options_init(&b.opt);
     for (int c; (c = getopt_long(argc, argv, "m:", long_options, NULL)) != -1;) {
         if (c == OPT_HELP) {
@@ -523,6 +564,8 @@ int lg_bench_main(int argc, char **argv) {
         fprintf(stderr, "%s: unexpected '%s'\n", argv[0], argv[optind]);
         return lg_option_usage(argv[0]);
     }
+    set_defaults(&b);
+    if (b.roofline) return run_roofline(&b) ? 0 : 1;
     char machine[128];
     machine_name(machine, sizeof machine);
     bool ok = lg_beside_start(&b.beside, b.n_busy);

@@ -13,6 +13,27 @@
 
 typedef struct lg_backend lg_backend;
 
+/* What a step's time goes to. */
+typedef enum lg_op {
+    LG_OP_MIX_IN,   /* products into the mixers */
+    LG_OP_GDN,      /* convolution, recurrence, gated norm */
+    LG_OP_ATTN,     /* queries look at their pages */
+    LG_OP_MIX_OUT,  /* products out of the mixers */
+    LG_OP_ROUTE,    /* router, gate and up of the shared expert */
+    LG_OP_MLP,      /* experts and down of the shared expert; the dense MLP */
+    LG_OP_HEAD,     /* products of the output rows */
+    LG_OP_SAMPLE,   /* their tokens */
+    LG_OP_QUANTISE, /* input rows as integers */
+    LG_OP_ROWS, /* what is done to each row alone: embedding, norms, rotation and storing of keys, choice and sum of experts */
+    LG_N_OP
+} lg_op;
+
+/* Nanoseconds by the clock, added up over steps; experts whose weights were read, over layers and steps. */
+typedef struct lg_profile {
+    uint64_t ns[LG_N_OP], n_expert;
+    uint64_t last_ns; /* the backend's: where the running operation began */
+} lg_profile;
+
 typedef struct lg_backend_opt {
     uint32_t n_slot;  /* sequence states */
     uint32_t n_snap;  /* snapshots of sequence states */
@@ -27,6 +48,7 @@ typedef struct lg_backend_opt {
         exact; /* multiply block types as floats; otherwise rows are rounded to bytes where that is faster (kern.h, qgemm) */
     const lg_dist *
         dist; /* this backend is one rank of a group, and max_tok is of all ranks together; NULL: alone */
+    lg_profile *profile; /* cpu/ alone: where the time of its steps goes; NULL: nobody asks */
     struct lg_pjrt_device *device; /* pjrt/: opened devices (backend/pjrt/be.h), borrowed */
     /* Called on the stepping thread before a product x w, with its input rows x [n_row][w->n_in] (row r is row_idx[r] unless
      * that is NULL).  NULL: nothing. */

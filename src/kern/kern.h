@@ -2,7 +2,7 @@
  *
  * vmath.h  the exponential of all levels
  * dtype.c  sizes and names of the weights' types;  qlayout.h  16 blocks side by side;  dequant.h  blocks to float
- * kv.c     sizes of the KV pages
+ * kv.c     sizes of the KV pages;  peak.h  what this processor can do at most
  * ref/     obvious C, the oracle
  * simd/    kernels over short vectors of floats, compiled by the next two with their own vector type
  * avx2/    AVX2 + FMA + F16C

@@ -81,6 +81,31 @@ static bool is_known(const char *key) {
     return strcmp(key, "name") == 0;
 }
 
+void lg_plan_hw_write(const lg_plan_hw *hw, lg_buf *out) {
+    lg_buf_puts(out, "{\n  \"name\": ");
+    lg_json_put_string(out, hw->name, strlen(hw->name));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        double x = *(const double *)(const void *)((const char *)hw + numbers[i].offset);
+        lg_buf_printf(out, ",\n  \"%s\": %.5g", numbers[i].key, x / numbers[i].unit);
+    }
+    lg_buf_puts(out, "\n}\n");
+}
+
+void lg_plan_hw_node(const char *name, double stream, double int_macs, double float_macs,
+                     double memory, lg_plan_hw *hw) {
+    *hw = (lg_plan_hw){.ops_weight = 2 * int_macs,
+                       .ops_16 = 2 * float_macs, /* widened to floats */
+                       .ops_32 = 2 * float_macs,
+                       .bandwidth = stream,
+                       .memory = memory};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers;
+         i++) /* of a network: as where a file is silent */
+        if (numbers[i].missing >= 0)
+            *(double *)(void *)((char *)hw + numbers[i].offset) =
+                numbers[i].missing * numbers[i].unit;
+    snprintf(hw->name, sizeof hw->name, "%s", name);
+}
+
 static lg_status read_file(const lg_json *root, const char *path, lg_plan_hw *hw, lg_err *err) {
     if (root->kind != LG_JSON_OBJECT)
         return LG_FAIL(err, LG_E_FORMAT, "%s: expected a JSON object", path);

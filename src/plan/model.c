@@ -38,7 +38,9 @@ bool lg_plan_model_named(const char *name, lg_plan_model *m) {
                              .b_head = 2,
                              .b_act = 2,
                              .b_kv = 1,
-                             .b_state = 2};
+                             .b_state = 2,
+                             .state_moves = 2,
+                             .chunk = 64};
         snprintf(m->name, sizeof m->name, "%s", name);
         return true;
     }
@@ -46,26 +48,30 @@ bool lg_plan_model_named(const char *name, lg_plan_model *m) {
 }
 
 void lg_plan_model_of(const lg_config *c, double weight_bytes, lg_plan_model *m) {
-    *m = (lg_plan_model){.hidden = c->n_embd,
-                         .n_head = c->n_head,
-                         .n_kv_head = c->n_kv_head,
-                         .d_head = c->d_head,
-                         .n_k_head = c->n_k_head,
-                         .n_v_head = c->n_v_head,
-                         .d_k = c->d_k,
-                         .d_v = c->d_v,
-                         .n_expert = c->n_expert,
-                         .n_used = c->n_expert_tok,
-                         .wide = c->n_ff_expert,
-                         .wide_shared = c->n_expert ? c->n_ff_shared : c->n_ff,
-                         .n_vocab = c->n_vocab,
-                         .b_dense = weight_bytes,
-                         .b_expert = weight_bytes,
-                         .b_router = weight_bytes > 2 ? 4 : 2,
-                         .b_head = weight_bytes,
-                         .b_act = 4,
-                         .b_kv = 4,
-                         .b_state = 4};
+    *m = (lg_plan_model){
+        .hidden = c->n_embd,
+        .n_head = c->n_head,
+        .n_kv_head = c->n_kv_head,
+        .d_head = c->d_head,
+        .n_k_head = c->n_k_head,
+        .n_v_head = c->n_v_head,
+        .d_k = c->d_k,
+        .d_v = c->d_v,
+        .n_expert = c->n_expert,
+        .n_used = c->n_expert_tok,
+        .wide = c->n_ff_expert,
+        .wide_shared = c->n_expert ? c->n_ff_shared : c->n_ff,
+        .n_vocab = c->n_vocab,
+        .b_dense = weight_bytes,
+        .b_expert = weight_bytes,
+        .b_router = weight_bytes > 2 ? 4 : 2,
+        .b_head = weight_bytes,
+        .b_act = 4,
+        .b_kv = 2,
+        .b_state = 4,
+        .state_moves =
+            1 + 1.0 / LG_GDN_C, /* read for each token, written when rows are folded in */
+        .chunk = LG_GDN_C};
     for (uint32_t i = 0; i < c->n_layer; i++)
         *(c->layer[i] == LG_LAYER_ATTN ? &m->n_attn : &m->n_gdn) += 1;
     snprintf(m->name, sizeof m->name, "%s", c->model_type);
@@ -103,6 +109,18 @@ double lg_plan_dense_params(const lg_plan_model *m) {
 
 double lg_plan_slot_bytes(const lg_plan_model *m) {
     return m->n_gdn * (m->n_v_head * m->d_k * m->d_v * m->b_state + 3 * conv_dim(m) * m->b_act);
+}
+
+double lg_plan_slot_moved(const lg_plan_model *m) {
+    return m->n_gdn * (m->n_v_head * m->d_k * m->d_v * m->b_state * m->state_moves +
+                       2 * 3 * conv_dim(m) * m->b_act);
+}
+
+/* Key and query with the state and its update; in a chunk also K K^T, Q K^T, the two solved blocks and half of the block below
+ * the diagonal. */
+double lg_plan_gdn_ops(const lg_plan_model *m, double chunk) {
+    double head = 6 * m->d_k * m->d_v + chunk * (4 * m->d_k + 2 * (m->d_k + m->d_v) + m->d_v);
+    return m->n_gdn * m->n_v_head * head;
 }
 
 double lg_plan_token_bytes(const lg_plan_model *m) {

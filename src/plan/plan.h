@@ -2,6 +2,7 @@
  *
  *   model.c     what a model of the family weighs and computes       hardware.c  chips and nodes: peaks, links, memory
  *   step.c      the terms of one step: bytes, operations, time       serve.c     steps to tokens a second; memory; best split
+ *   cpu.c       a step of the CPU backend, operation by operation
  *   anchors.c   published limits and measurements, replayed          svg.c       a plot of a sweep
  *
  * A step is cut into terms.  The time of a term is the larger of bytes / bandwidth and operations / peak; terms follow each
@@ -13,6 +14,7 @@
 
 #include "base/buf.h"
 #include "model/config.h"
+#include "model/weights/weights.h"
 
 /* ---- model.c ---- */
 
@@ -27,12 +29,15 @@ typedef struct lg_plan_model {
     double b_dense, b_expert, b_router, b_head; /* bytes of a weight */
     double b_act, b_kv,
         b_state; /* of an activation, of keys and values, of the recurrent state */
+    double
+        state_moves; /* times that a decoded token moves a recurrent state to or from memory */
+    double chunk;    /* rows of GDN that are computed together in prefill */
 } lg_plan_model;
 
 /* "397b", "122b", "35b", as served on TPUs: 8-bit weights and KV, 16-bit state.  False: no such name. */
 bool lg_plan_model_named(const char *name, lg_plan_model *m);
 
-/* From a checkpoint's configuration; weights of weight_bytes a number (both kinds), KV and state in 32 bits. */
+/* From a checkpoint's configuration; weights of weight_bytes a number (both kinds), activations and state in 32 bits, KV in 16. */
 void lg_plan_model_of(const lg_config *c, double weight_bytes, lg_plan_model *m);
 
 double lg_plan_n_layer(const lg_plan_model *m);
@@ -44,6 +49,10 @@ double lg_plan_expert_params(const lg_plan_model *m); /* of one expert */
 double lg_plan_dense_params(const lg_plan_model *m); /* all layers: mixers and shared experts */
 double lg_plan_slot_bytes(
     const lg_plan_model *m); /* recurrent state and conv rows of a sequence, all layers */
+double
+lg_plan_slot_moved(const lg_plan_model *m); /* of it, to and from memory for a decoded token */
+double lg_plan_gdn_ops(const lg_plan_model *m,
+                       double chunk); /* of a token, all layers; chunk 0: one token alone */
 double lg_plan_token_bytes(const lg_plan_model *m); /* keys and values of a token, all layers */
 
 /* Expected share of experts that n tokens touch, under even routing. */
@@ -69,6 +78,13 @@ typedef struct lg_plan_hw {
 /* "tpu7x:2x2x1" (chips along three axes), or the path of a JSON file (docs/PLAN.md).  LG_E_ARG, LG_E_IO, LG_E_FORMAT name
  * what is wrong. */
 lg_status lg_plan_hw_load(const char *what, lg_plan_hw *hw, lg_err *err);
+
+/* Append hw as such a file; torus or not, the axes are lost. */
+void lg_plan_hw_write(const lg_plan_hw *hw, lg_buf *out);
+
+/* One node that reads `stream` bytes a second and does so many multiply-adds a second: of bytes, of floats. */
+void lg_plan_hw_node(const char *name, double stream, double int_macs, double float_macs,
+                     double memory, lg_plan_hw *hw);
 
 /* ---- step.c ---- */
 
@@ -126,6 +142,48 @@ const lg_plan_term *lg_plan_longest(const lg_plan_step *s);
  * that sends a token once to a device. */
 double lg_plan_copies_gather(double n_dev);
 double lg_plan_copies_a2a(const lg_plan_model *m, double n_dev);
+
+/* A term from bytes and seconds of products, at this bandwidth. */
+lg_plan_term lg_plan_term_of(const char *name, double bytes, double ops, double ops_s,
+                             double bandwidth);
+
+/* ---- cpu.c ---- */
+
+/* Weights of an operation, all layers: how many are multiplied as integers, how many as floats; their bytes and types. */
+typedef struct lg_plan_weights {
+    double n_int, n_float, bytes;
+    char types[48];
+} lg_plan_weights;
+
+/* A loaded (or checked) model as the CPU backend runs it. */
+typedef struct lg_plan_cpu {
+    lg_plan_model m; /* bytes a number as they are in these weights */
+    lg_plan_weights mix_in, mix_out, route, shared_down, mlp,
+        head; /* mlp: every expert, or the dense MLP */
+} lg_plan_cpu;
+
+/* `as_float`: block types are multiplied as floats too; b_kv: bytes of one kept number. */
+void lg_plan_cpu_of(const lg_weights *w, bool as_float, double b_kv, lg_plan_cpu *c);
+
+/* Rows of one step. */
+typedef struct lg_plan_batch {
+    double n_row, n_seq, n_one; /* n_one: sequences of one row */
+    double n_out, n_sample;     /* rows of logits, sequences that sample */
+    double seen,
+        read; /* positions that rows look at, positions whose keys and values are read: sums */
+    double
+        touched; /* share of the experts that are read; < 0: as expected under even routing */
+} lg_plan_batch;
+
+/* Add a sequence of n_row rows behind `context` tokens; one that samples has one output row. */
+void lg_plan_batch_add(lg_plan_batch *b, double n_row, double context, bool samples);
+
+enum { LG_PLAN_N_CPU = 8 };
+
+/* The least time of each operation of a step on all threads together: LG_PLAN_N_CPU terms in the order of lg_op (backend.h).
+ * Work on single rows has no term. */
+void lg_plan_cpu_step(const lg_plan_cpu *c, const lg_plan_hw *hw, const lg_plan_batch *b,
+                      lg_plan_step *out);
 
 /* ---- serve.c ---- */
 

@@ -7,8 +7,6 @@
 
 #include <math.h>
 
-#define GDN_CHUNK 64 /* tokens of a chunk in prefill */
-
 typedef struct group {
     const lg_plan_model *m;
     const lg_plan_hw *hw;
@@ -117,11 +115,17 @@ static void put(group *g, const char *name, double bytes, double ops, double s, 
     g->out->s += s;
 }
 
+lg_plan_term lg_plan_term_of(const char *name, double bytes, double ops, double ops_s,
+                             double bandwidth) {
+    double memory = bytes / bandwidth;
+    return (lg_plan_term){name, bytes, ops, fmax(memory, ops_s), memory >= ops_s ? 'm' : 'c'};
+}
+
 /* Limited by memory or by products; eff of the ideal is reached. */
 static void put_work(group *g, const char *name, double bytes, double ops, double peak,
                      double eff) {
-    double memory = bytes / g->hw->bandwidth, compute = ops / peak;
-    put(g, name, bytes, ops, fmax(memory, compute) / eff, memory >= compute ? 'm' : 'c');
+    lg_plan_term t = lg_plan_term_of(name, bytes, ops, ops / peak, g->hw->bandwidth);
+    put(g, name, bytes, ops, t.s / eff, t.limit);
 }
 
 static double latency(const group *g) {
@@ -195,8 +199,8 @@ void lg_plan_decode(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan_
              1);
     put_work(&g, "router", router * m->b_router, 2 * router * set, hw->ops_16, 1);
     put_work(&g, "head", head * m->b_head / g.n, 2 * head * n_seq / g.n, hw->ops_16, 1);
-    put_work(&g, "GDN state", 2 * mine * lg_plan_slot_bytes(m),
-             6 * mine * m->n_gdn * m->n_v_head * m->d_k * m->d_v, hw->ops_32, 1);
+    put_work(&g, "GDN state", mine * lg_plan_slot_moved(m), mine * lg_plan_gdn_ops(m, 0),
+             hw->ops_32, 1);
     put_work(&g, "keys, values",
              set * context * lg_plan_token_bytes(m) / fmin(g.tp, m->n_kv_head),
              4 * mine * context * m->n_attn * m->n_head * m->d_head, hw->ops_16, 1);
@@ -207,19 +211,16 @@ void lg_plan_decode(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan_
 void lg_plan_prefill(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan_split *sp,
                      const lg_plan_cal *cal, double n_tok, double context, lg_plan_step *out) {
     group g = group_of(m, hw, sp, cal, out);
-    double n_layer = lg_plan_n_layer(m), t = n_tok / g.n, c = GDN_CHUNK;
+    double n_layer = lg_plan_n_layer(m), t = n_tok / g.n;
     double shared = n_layer * lg_plan_shared_params(m), proj = lg_plan_dense_params(m) - shared;
     double router = n_layer * m->hidden * m->n_expert;
-    /* K K^T, Q K^T, the two solved blocks, three products with the state, and half of the block below the diagonal */
-    double head = 4 * c * m->d_k + 2 * c * (m->d_k + m->d_v) + 6 * m->d_k * m->d_v + c * m->d_v;
-    double gdn = t * m->n_gdn * m->n_v_head * head;
     double attn = 4 * t * context * m->n_attn * m->n_head * m->d_head;
     double rows = n_tok * m->n_used / g.n; /* rows of experts on this device */
     double moved = rows * (4 * m->hidden + 2 * m->wide) + n_tok * m->hidden;
     put_experts(&g, n_tok, cal->eff_expert);
     put_work(&g, "mixers", proj * m->b_dense / g.tp, 2 * proj * t, hw->ops_weight,
              cal->eff_proj);
-    put_work(&g, "GDN", 0, gdn, hw->ops_32, cal->eff_core);
+    put_work(&g, "GDN", 0, t * lg_plan_gdn_ops(m, m->chunk), hw->ops_32, cal->eff_core);
     put_work(&g, "attention", 0, attn, hw->ops_16, cal->eff_core);
     put_work(&g, "shared", shared * m->b_dense / g.tp, 2 * shared * t, hw->ops_weight,
              cal->eff_small);

@@ -7,7 +7,7 @@
  * with the same threads, and independent FMA.  Twice: by the clock, and by processor time, which other work disturbs less. */
 #include "backend/cpu/cpu.h"
 #include "base/base.h"
-#include "limits.h"
+#include "kern/peak.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,7 +115,7 @@ static void read_task(void *ctx, size_t task, int thread) {
     (void)thread;
     const bench *b = ctx;
     uintptr_t at = ((uintptr_t)b->be->page + 31) / 32 * 32;
-    if ((task + 1) * PIECE < b->n_byte) limits_read((const uint8_t *)at + task * PIECE, PIECE);
+    if ((task + 1) * PIECE < b->n_byte) lg_peak_read((const uint8_t *)at + task * PIECE, PIECE);
 }
 
 static span stream(bench *b, span best) {
@@ -128,7 +128,7 @@ static span stream(bench *b, span best) {
 static void fma_task(void *ctx, size_t task, int thread) {
     (void)thread;
     double *speed = ctx;
-    speed[task] = limits_fma512_gmacs() > 0 ? limits_fma512_gmacs() : limits_fma_gmacs();
+    speed[task] = lg_peak_fma512_gmacs() > 0 ? lg_peak_fma512_gmacs() : lg_peak_fma_gmacs();
 }
 
 static void decode(bench *b, lg_dtype kv, uint32_t depth) {

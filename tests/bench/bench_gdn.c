@@ -7,7 +7,7 @@
  * memory with the same threads.  What a step reads: S, half of the open rows, half to all of the open keys, the last raw rows. */
 #include "backend/cpu/cpu.h"
 #include "base/base.h"
-#include "limits.h"
+#include "kern/peak.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,7 +112,7 @@ static void read_task(void *ctx, size_t task, int thread) {
     (void)thread;
     const bench *b = ctx;
     uintptr_t at = ((uintptr_t)b->be->slot + 31) / 32 * 32;
-    if ((task + 1) * PIECE < b->n_byte) limits_read((const uint8_t *)at + task * PIECE, PIECE);
+    if ((task + 1) * PIECE < b->n_byte) lg_peak_read((const uint8_t *)at + task * PIECE, PIECE);
 }
 
 /* GB/s. */

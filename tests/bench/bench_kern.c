@@ -7,7 +7,7 @@
  * Time is processor time of the thread, so that other work on the machine disturbs less. */
 #include "base/base.h"
 #include "kern/kern.h"
-#include "limits.h"
+#include "kern/peak.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -311,8 +311,8 @@ static void bench(const lg_kern *k) {
 static void print_limits(void) {
     printf("limits of one thread: stream %.1f GB/s, FMA %.1f GMAC/s, bytes %.1f GMAC/s, VNNI "
            "%.1f GMAC/s, AMX %.1f GMAC/s\n",
-           limits_stream_gbs(), limits_fma_gmacs(), limits_int8_gmacs(), limits_vnni_gmacs(),
-           limits_amx_gmacs());
+           lg_peak_stream_gbs((size_t)512 << 20), lg_peak_fma_gmacs(), lg_peak_int8_gmacs(),
+           lg_peak_vnni_gmacs(), lg_peak_amx_gmacs());
 }
 
 int main(int argc, char **argv) {

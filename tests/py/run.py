@@ -190,6 +190,29 @@ def test_options():
     expect(one == two, "a seed to repeat", (one, two))
 
 
+def test_roofline():
+    """Each operation's limit is its bytes at the stream's bandwidth, or its products at their peak (this model's are floats)."""
+    rc, out, err = run("bench", "-m", model, "--roofline", "--prompt", "40", "--batch", "1,3", "--depth", "0,100", "--repeat", "1", "--json")
+    if rc == 1 and "limits of this processor are not known" in err:
+        print("roofline: skipped, the limits of this processor are not known")
+        return
+    got = json.loads(out) if rc == 0 else {}
+    steps = [(s["answers"], s["prompt"], s["depth"]) for s in got.get("steps", [])]
+    expect(rc == 0 and steps == [(a, p, d) for d in (0, 100) for a, p in ((0, 40), (1, 0), (3, 0), (2, 0), (2, 40))], "the steps", (rc, steps, err))
+    for s in got.get("steps", []):
+        ops = {o["name"]: o for o in s["operations"]}
+        expect(len(ops) == 10 and sum(o["ms"] for o in ops.values()) <= s["ms"] * 1.0001, "parts of the step", s)
+        for o in list(ops.values())[:8]:
+            least = max(o["bytes"] / got["stream_gbs"] / 1e6, o["macs"] / got["float_gmacs"] / 1e6)
+            expect(abs(o["limit_ms"] - least) <= 0.002 * least + 2e-6, "limit %g ms" % least, o)
+        expect(abs(s["limit_ms"] - sum(o["limit_ms"] for o in ops.values())) < 2e-5, "the sum of the limits", s)
+        expect((s["of_apart"] > 0) == (s["answers"] > 0 and s["prompt"] > 0), "a comparison of mixed steps alone", s)
+    rc, out, err = run("bench", "-m", model, "--roofline", "--prompt", "40", "--batch", "2", "--repeat", "1")
+    expect(rc == 0 and "experts, shared down: BF16" in out and "of what both steps apart predict" in out, "a table", (rc, out, err))
+    rc, out, err = run("bench", "-m", model, "--roofline", "--beside", "1")
+    expect(rc == 1 and "not with --device or --beside" in err, "a refusal", (rc, err))
+
+
 def test_bench():
     rc, out, err = run("bench", "-m", model, "--prompt", "5,70", "--gen", "4", "--batch", "1,3", "--json")
     expect(rc == 0, "0", (rc, out, err))
@@ -213,7 +236,7 @@ def test_bench():
     expect(rc == 2, "2 from a wrong size", (rc, out, err))
 
 
-for test in (test_one_answer, test_conversation, test_interrupt, test_loading_bar, test_default_model, test_options, test_bench):
+for test in (test_one_answer, test_conversation, test_interrupt, test_loading_bar, test_default_model, test_options, test_roofline, test_bench):
     test()
 print("%d checks, %d differ" % (n_check, n_bad))
 sys.exit(1 if n_bad else 0)

@@ -54,7 +54,7 @@ static void test_a_checkpoint(void **state) {
     double key = (double)c.n_k_head * c.d_k, value = (double)c.n_v_head * c.d_v,
            conv = 2 * key + value;
     assert_true(lg_plan_gdn_params(&m) == c.n_embd * (conv + 2 * value + 2.0 * c.n_v_head));
-    assert_true(m.b_dense == 2 && m.b_kv == 4);
+    assert_true(m.b_dense == 2 && m.b_kv == 2);
 }
 
 static void test_published_limits(void **state) {
@@ -116,6 +116,121 @@ static void test_prefill_terms(void **state) {
     NEAR(term(&s, "rows moved") * us, 120.7, 0.01);
     NEAR(term(&s, "all-gather") * us, 251.7 + 1.7, 0.01);
     assert_string_equal(lg_plan_longest(&s)->name, "all-gather");
+}
+
+/* ---- one step of the CPU backend ---- */
+
+/* Two layers, one of each kind, with weights whose sums are easy. */
+static lg_plan_cpu small_cpu(void) {
+    lg_plan_cpu c = {.m = {.hidden = 10,
+                           .n_gdn = 1,
+                           .n_attn = 1,
+                           .n_head = 4,
+                           .n_kv_head = 2,
+                           .d_head = 8,
+                           .n_k_head = 1,
+                           .n_v_head = 2,
+                           .d_k = 4,
+                           .d_v = 4,
+                           .n_expert = 8,
+                           .n_used = 2,
+                           .n_vocab = 100,
+                           .b_act = 4,
+                           .b_kv = 2,
+                           .b_state = 4,
+                           .state_moves = 1.5,
+                           .chunk = 32}};
+    c.mix_in = (lg_plan_weights){1000, 100, 900, "a"};
+    c.mix_out = (lg_plan_weights){500, 0, 250, "a"};
+    c.route = (lg_plan_weights){0, 200, 800, "b"};
+    c.shared_down = (lg_plan_weights){40, 0, 20, "a"};
+    c.mlp = (lg_plan_weights){8000, 800, 4000, "a"};
+    c.head = (lg_plan_weights){0, 1000, 2000, "b"};
+    return c;
+}
+
+static void check_term(const lg_plan_term *t, double bytes, double macs, double s, char limit) {
+    if (fabs(t->bytes - bytes) < 1e-9 && fabs(t->ops - 2 * macs) < 1e-9 &&
+        fabs(t->s - s) < 1e-9 * s && t->limit == limit)
+        return;
+    fail_msg("%s: %g bytes, %g macs, %g s, %c; expected %g, %g, %g, %c", t->name, t->bytes,
+             t->ops / 2, t->s, t->limit, bytes, macs, s, limit);
+}
+
+/* 100 bytes, 2,000 integer and 500 float products a second. */
+static void test_cpu_step(void **state) {
+    (void)state;
+    lg_plan_cpu c = small_cpu();
+    lg_plan_hw hw;
+    lg_plan_step s;
+    lg_plan_hw_node("here", 100, 2000, 500, 1e9, &hw);
+    lg_plan_batch b = {.touched = 0.25};
+    lg_plan_batch_add(&b, 1, 9, true);
+    assert_true(b.n_row == 1 && b.n_one == 1 && b.seen == 10 && b.read == 10);
+    lg_plan_cpu_step(&c, &hw, &b, &s);
+    /* state: 2 heads of 4 x 4 floats, 1.5 times; 3 rows of 16 channels there and back */
+    double moved = 2 * 16 * 4 * 1.5 + 2 * 3 * 16 * 4;
+    check_term(&s.term[0], 900, 1100, 9, 'm');
+    check_term(&s.term[1], moved, 3 * 16 * 2, moved / 100, 'm');
+    check_term(&s.term[2], 10 * 2 * 2 * 8 * 2, 2 * 10 * 4 * 8, 6.4, 'm');
+    check_term(&s.term[3], 250, 500, 2.5, 'm');
+    check_term(&s.term[4], 800, 200, 8, 'm');
+    check_term(&s.term[5], 0.25 * 4000 + 20, 8800 / 4.0 + 40, 10.2, 'm');
+    check_term(&s.term[6], 2000, 1000, 20, 'm');
+    check_term(&s.term[7], 400, 0, 4, 'm');
+    double sum = 0;
+    for (uint32_t i = 0; i < LG_PLAN_N_CPU; i++) sum += s.term[i].s;
+    assert_true(s.n_term == LG_PLAN_N_CPU && s.s == sum);
+    /* 64 more rows: products are the limit, integers and floats one after the other; no more output rows */
+    lg_plan_batch_add(&b, 64, 100, false);
+    assert_true(b.n_seq == 2 && b.n_one == 1 && b.read == 174 && b.seen == 10 + 6400 + 2080);
+    b.touched = 1;
+    lg_plan_cpu_step(&c, &hw, &b, &s);
+    check_term(&s.term[0], 900, 65 * 1100, 65 * (1000 / 2000.0 + 100 / 500.0), 'c');
+    double chunk =
+        32 * (4 * 4 + 2 * 8 + 4) / 2.0; /* of a head and row, beside the state's 48 */
+    double gdn = 3 * 16 * 2 + 64 * 2 * (48 + chunk);
+    check_term(&s.term[1], moved + 2 * (2 * 16 * 4 + 3 * 16 * 4), gdn, gdn / 500, 'c');
+    check_term(&s.term[2], 174 * 64, 2 * b.seen * 32, 2 * b.seen * 32 / 500, 'c');
+    double rows = 65 * 2 / 8.0;
+    check_term(&s.term[5], 4020, rows * 8800 + 65 * 40,
+               rows * (8000 / 2000.0 + 800 / 500.0) + 65 * 40 / 2000.0, 'c');
+    check_term(&s.term[6], 2000, 1000, 20, 'm');
+}
+
+/* The same bytes and products as the planner's decode step on one device. */
+static void test_cpu_step_is_the_planners(void **state) {
+    (void)state;
+    char path[512];
+    lg_weights *w;
+    lg_err err = {0};
+    const char *root = getenv("LG_SOURCE_DIR");
+    snprintf(path, sizeof path, "%s/models/tiny-qwen35moe", root ? root : ".");
+    assert_int_equal(lg_weights_check(path, &w, &err), LG_OK);
+    lg_plan_cpu c;
+    lg_plan_cpu_of(w, false, 2, &c);
+    assert_string_equal(c.mlp.types, "BF16");
+    assert_true(c.m.b_dense == 2 && c.m.b_expert == 2 && c.m.b_head == 2);
+    lg_plan_hw hw;
+    lg_plan_step cpu, dev;
+    lg_plan_hw_node("here", 1e10, 1e12, 1e11, 1e10, &hw);
+    lg_plan_batch b = {.touched = -1};
+    for (int i = 0; i < 5; i++) lg_plan_batch_add(&b, 1, 1000, true);
+    lg_plan_cpu_step(&c, &hw, &b, &cpu);
+    const lg_plan_split alone = {1, 1, LG_PLAN_AUTO};
+    const lg_plan_cal ideal = lg_plan_cal_ideal();
+    lg_plan_decode(&c.m, &hw, &alone, &ideal, 5, 1001, &dev);
+    double bytes[2] = {0}, ops[2] = {0};
+    for (uint32_t i = 0; i < 7; i++) /* the planner has no sampling */
+        bytes[0] += cpu.term[i].bytes, ops[0] += cpu.term[i].ops;
+    for (uint32_t i = 0; i < dev.n_term; i++)
+        bytes[1] += dev.term[i].bytes, ops[1] += dev.term[i].ops;
+    const lg_config *g = &w->cfg;
+    /* The gate of the shared expert is a vector, not a product of its own, in the backend. */
+    double gate = (double)g->n_layer * g->n_embd;
+    NEAR(bytes[0] + 2 * gate, bytes[1], 1e-9);
+    NEAR(ops[0] + 5 * 2 * gate, ops[1], 1e-9);
+    lg_weights_close(&w);
 }
 
 /* Many devices: rows go to the experts that want them instead of to all. */
@@ -206,6 +321,27 @@ static void test_hardware_files(void **state) {
     assert_int_not_equal(load_text(bad[LG_COUNT(bad) - 1].text, &hw, &err), LG_OK);
 }
 
+/* A file that is written is the hardware that is read. */
+static void test_hardware_is_written(void **state) {
+    (void)state;
+    lg_plan_hw hw, back;
+    lg_err err;
+    lg_buf b = {0};
+    lg_plan_hw_node("a \"node\"", 23.6e9, 3834.5e9, 124.25e9, 23e9, &hw);
+    lg_plan_hw_write(&hw, &b);
+    assert_int_equal(load_text(lg_buf_str(&b), &back, &err), LG_OK);
+    assert_string_equal(back.name, "a \"node\"");
+    assert_true(back.n_chip == 1 && back.n_dev == 1 && back.n_link == 1);
+    NEAR(back.bandwidth, 23.6e9, 1e-4);
+    NEAR(back.ops_weight, 2 * 3834.5e9, 1e-4);
+    NEAR(back.ops_32, 2 * 124.25e9, 1e-4);
+    NEAR(back.ops_16, 2 * 124.25e9, 1e-4);
+    NEAR(back.memory, 23e9, 1e-4);
+    NEAR(back.link, hw.link, 1e-4);
+    NEAR(back.latency, hw.latency, 1e-4);
+    lg_buf_fini(&b);
+}
+
 static void test_plot(void **state) {
     (void)state;
     const double x[] = {4, 8, 16}, y[] = {10, 40, 35};
@@ -231,6 +367,9 @@ int main(void) {
         cmocka_unit_test(test_published_measurements),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_prefill_terms),
+        cmocka_unit_test(test_cpu_step),
+        cmocka_unit_test(test_cpu_step_is_the_planners),
+        cmocka_unit_test(test_hardware_is_written),
         cmocka_unit_test(test_exchange_follows_the_number_of_devices),
         cmocka_unit_test(test_best_split_fits),
         cmocka_unit_test(test_hardware_files),

@@ -307,6 +307,7 @@ static void run_layer(lg_backend *be, uint32_t layer) {
 lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *out) {
     lg_trace *t = be->opt.dist ? be->opt.dist->comm->trace : NULL;
     uint64_t start = lg_trace_now(t);
+    if (be->opt.profile) be->opt.profile->last_ns = lg_clock_ns();
     place_rows(be, batch);
     uint32_t n = batch->n_tok;
     size_t h = be->cfg->n_embd;
@@ -320,6 +321,7 @@ lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *ou
         lost = be->opt.dist && be->opt.dist->comm->lost;
     }
     if (!lost) lg_cpu_head(be, out);
+    lg_cpu_mark(be, LG_OP_ROWS);
     lg_trace_add(t, LG_SPAN_STEP, 0, 0, n, start);
     be->batch = NULL;
     return lost ? LG_E_BACKEND : LG_OK;

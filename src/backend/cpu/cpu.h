@@ -20,6 +20,7 @@
 #define LG_BACKEND_CPU_CPU_H
 
 #include "backend/backend.h"
+#include "base/clock.h"
 #include "base/mem.h"
 
 #define LG_CPU_REGION_MACS 250000 /* multiply-adds below which a stage stays on the caller */
@@ -171,6 +172,15 @@ static inline float *lg_cpu_snap(const lg_backend *be, uint32_t snap, uint32_t l
 static inline void lg_cpu_trace(const lg_backend *be, int layer, const char *name,
                                 const float *data, size_t n_row, size_t n_col, size_t ld) {
     if (be->opt.trace) be->opt.trace(be->opt.trace_ctx, layer, name, data, n_row, n_col, ld);
+}
+
+/* What ran since the last mark was `op`. */
+static inline void lg_cpu_mark(const lg_backend *be, lg_op op) {
+    lg_profile *p = be->opt.profile;
+    if (!p) return;
+    uint64_t now = lg_clock_ns();
+    p->ns[op] += now - p->last_ns;
+    p->last_ns = now;
 }
 
 /* ---- stage.c ---- */

@@ -171,6 +171,7 @@ void lg_cpu_moe_route(lg_backend *be, uint32_t layer) {
                               .ld_y = cfg->n_expert};
     lg_cpu_quant_jobs(be, &s->xn_q, s->job, 2);
     lg_cpu_gemm_run(be, s->job, 2);
+    lg_cpu_mark(be, LG_OP_ROUTE);
     lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK,
                (uint64_t)n * cfg->n_expert * cfg->n_expert_tok, topk_task, be);
     if (be->opt.trace) trace_router(be, (int)layer);
@@ -191,10 +192,13 @@ void lg_cpu_moe(lg_backend *be, uint32_t layer) {
     lg_cpu_quant_start(&s->mid_q, s->sh, n, cfg->n_ff_shared);
     lg_cpu_quant_jobs(be, &s->mid_q, s->job + n_job, 1);
     lg_cpu_gemm_run(be, s->job, n_job + 1);
+    lg_cpu_mark(be, LG_OP_MLP);
+    if (be->opt.profile) be->opt.profile->n_expert += n_job;
     n_job = lg_cpu_moe_jobs(be, w, &at, true, s->job);
     lg_cpu_quant_start(&s->mid_q, s->h, n * cfg->n_expert_tok, cfg->n_ff_expert);
     lg_cpu_quant_jobs(be, &s->mid_q, s->job, n_job);
     lg_cpu_gemm_run(be, s->job, n_job);
+    lg_cpu_mark(be, LG_OP_MLP);
     lg_cpu_combine from = {s->eo, s->tok_at, s->row_w, cfg->n_expert_tok};
     lg_cpu_moe_combine(be, layer, &from);
 }
@@ -204,8 +208,10 @@ void lg_cpu_dense(lg_backend *be, uint32_t layer) {
     lg_cpu_gemm job = gate_up_job(be, m, be->s.h, be->s.h2);
     lg_cpu_quant_jobs(be, &be->s.xn_q, &job, 1);
     lg_cpu_gemm_run(be, &job, 1);
+    lg_cpu_mark(be, LG_OP_MLP);
     job = down_job(be, m, be->s.h, be->s.mix);
     lg_cpu_quant_start(&be->s.mid_q, be->s.h, job.n_row, m->down.n_in);
     lg_cpu_quant_jobs(be, &be->s.mid_q, &job, 1);
     lg_cpu_gemm_run(be, &job, 1);
+    lg_cpu_mark(be, LG_OP_MLP);
 }

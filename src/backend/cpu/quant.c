@@ -51,6 +51,7 @@ static void make_form(lg_backend *be, lg_cpu_quant *q, int f) {
 }
 
 void lg_cpu_quant_jobs(lg_backend *be, lg_cpu_quant *q, lg_cpu_gemm *job, uint32_t n_job) {
+    lg_cpu_mark(be, LG_OP_ROWS);
     if (be->exact) return;
     for (uint32_t i = 0; i < n_job; i++) {
         const lg_mat *w[2] = {job[i].w, job[i].w2};
@@ -60,6 +61,7 @@ void lg_cpu_quant_jobs(lg_backend *be, lg_cpu_quant *q, lg_cpu_gemm *job, uint32
             job[i].q = q;
         }
     }
+    lg_cpu_mark(be, LG_OP_QUANTISE);
 }
 
 bool lg_cpu_quant_rows(const lg_cpu_gemm *job, const lg_mat *w, uint32_t row, lg_qrows *x) {
