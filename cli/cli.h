@@ -13,26 +13,29 @@
 
 /* ---- Commands ---- */
 
-int lg_inspect_main(int argc, char **argv); /* inspect.c: what a model folder holds */
-int lg_compile_main(int argc,
-                    char **argv);         /* compile.c: a model's programs for other devices */
-int lg_plan_main(int argc, char **argv);  /* plan.c: how fast a model can be on some hardware */
-int lg_serve_main(int argc, char **argv); /* serve.c: the gateway */
-int lg_keys_main(int argc, char **argv);  /* keys.c: the keys file of serve */
-int lg_worker_main(int argc, char **argv);   /* worker.c: the engine for a gateway */
-int lg_group_main(int argc, char **argv);    /* group.c: ranks on the hosts that answer */
-int lg_run_main(int argc, char **argv);      /* run.c: a conversation in this process */
-int lg_bench_main(int argc, char **argv);    /* bench.c: speed of prompts and answers */
-int lg_quantize_main(int argc, char **argv); /* quantize.c: a folder to a GGUF file */
+/* Endpoints and answers. */
+int lg_serve_main(int argc, char **argv);  /* serve.c: the gateway */
+int lg_worker_main(int argc, char **argv); /* worker.c: the engine for a gateway */
+int lg_group_main(int argc, char **argv);  /* group.c: ranks on the hosts that answer */
+int lg_run_main(int argc, char **argv);    /* run.c: a conversation in this process */
+int lg_keys_main(int argc, char **argv);   /* keys.c: the keys file of serve */
+
+/* Speed. */
+int lg_bench_main(int argc, char **argv);   /* bench.c: of prompts and answers */
+int lg_plan_main(int argc, char **argv);    /* plan.c: what some hardware allows */
+int lg_compile_main(int argc, char **argv); /* compile.c: programs for other devices */
+
+/* Models as files, and how good they are. */
+int lg_inspect_main(int argc, char **argv);    /* inspect.c: what a folder holds */
+int lg_quantize_main(int argc, char **argv);   /* quantize.c: a folder to a GGUF file */
+int lg_imatrix_main(int argc, char **argv);    /* imatrix.c: which channels a text drives */
+int lg_verify_main(int argc, char **argv);     /* verify.c: what rounding costs */
+int lg_perplexity_main(int argc, char **argv); /* perplexity.c: how well a text is predicted */
 
 /* ---- Start of a service (harden.c) ---- */
 
 /* No new privileges; and, unless core_dumps, no core file and no other process that looks into this one. */
 void lg_harden_process(bool core_dumps);
-int lg_imatrix_main(int argc, char **argv); /* imatrix.c: which channels a text drives */
-int lg_perplexity_main(int argc,
-                       char **argv);       /* perplexity.c: how well a model predicts a text */
-int lg_verify_main(int argc, char **argv); /* verify.c: what rounding costs */
 
 /* ---- Models (load.c) ---- */
 
