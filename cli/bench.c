@@ -253,20 +253,6 @@ static bool measure(bench *b) {
 
 /* ---- telling ---- */
 
-/* Name of the processor, from the system. */
-static void machine_name(char *name, size_t size_bytes) {
-    char line[256];
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    snprintf(name, size_bytes, "unknown processor");
-    while (f && fgets(line, sizeof line, f)) {
-        char *value = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !value) continue;
-        snprintf(name, size_bytes, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
-        break;
-    }
-    if (f) fclose(f);
-}
-
 /* Bytes of weights that one token of one sequence passes through. */
 static double token_bytes(const lg_info *info) {
     double share = (double)info->n_param_active / (double)info->n_param;
@@ -567,7 +553,7 @@ int lg_bench_main(int argc, char **argv) {
     set_defaults(&b);
     if (b.roofline) return run_roofline(&b) ? 0 : 1;
     char machine[128];
-    machine_name(machine, sizeof machine);
+    lg_roofline_processor(machine, sizeof machine);
     bool ok = lg_beside_start(&b.beside, b.n_busy);
     if (!ok) fprintf(stderr, "%s: %u processes could not be started\n", argv[0], b.n_busy);
     ok = ok && prepare(&b) && measure(&b);

@@ -1,8 +1,10 @@
 /* plan.c - `lignum plan`: how fast a model can be on some hardware, and what limits it.
  *
  * In:  a model, hardware, a load.   Out: tables on standard output; a sweep over concurrency as CSV and as a plot.
- * The formulas are in src/plan; nothing is measured here.  Test: tests/unit/test_plan.c, tests/py/cli.py */
+ * The formulas are in src/plan; nothing is measured but this machine, when it is the hardware.
+ * Test: tests/unit/test_plan.c, tests/py/plan.py */
 #include "cli.h"
+#include "roofline.h"
 
 #include "base/base.h"
 #include "plan/plan.h"
@@ -27,8 +29,10 @@ typedef struct plan {
     lg_plan_split split; /* n_ep 0: the best */
     int assume;
     double weight_bits; /* 0: not given */
-    const char *csv, *svg;
-    bool anchors;
+    const char *csv, *svg, *keep;
+    bool anchors, groups, measured; /* measured: hw is this machine */
+    bool floats;                    /* the model's weights are multiplied as floats */
+    const char *bits_from;          /* where the bits of weights are from */
 } plan;
 
 static const char *const assumes[N_ASSUME] = {"ideal", "published", "measured"};
@@ -41,12 +45,18 @@ static const char help[] =
     "\n"
     "options:\n"
     "  -m, --model WHAT       397b, 122b, 35b, a model folder or a GGUF file (default: 397b)\n"
-    "      --hardware WHAT    tpu7x:AxBxC (chips along three axes; default: tpu7x:2x2x1), or a "
+    "      --hardware WHAT    tpu7x:AxBxC (chips along three axes; default: tpu7x:2x2x1), a "
     "JSON\n"
-    "                         file that describes the nodes of a cluster\n"
+    "                         file that describes the nodes of a cluster, or `this`: the "
+    "machine\n"
+    "                         that this runs on, measured now\n"
+    "      --keep FILE        write the measured machine as such a file, to be edited and "
+    "used\n"
+    "                         again; without it the file is printed\n"
     "      --isl N, --osl N   tokens of a prompt and of an answer (default: 8192 and 1024)\n"
     "      --concurrency N    requests in flight on all of it (default: 64)\n"
-    "      --weight-bits X    of a stored weight (default: 8)\n"
+    "      --weight-bits X    of a stored weight (default: as in the model's files; 8 "
+    "without)\n"
     "      --ep N, --tp N     devices that hold the experts once, and of those, devices that "
     "share\n"
     "                         sequences (default: the best of all)\n"
@@ -56,6 +66,7 @@ static const char help[] =
     "ideal)\n"
     "      --sweep FILE       concurrency 4 to 16384 as CSV\n"
     "      --plot FILE        the same as SVG\n"
+    "      --groups           every size of a group that divides devices and experts\n"
     "      --anchors          published limits and measurements beside what these formulas "
     "give\n"
     "      --help             print this\n";
@@ -108,30 +119,67 @@ static void print_plan(const plan *p) {
                                                        r.n_group * p->load.isl / r.prefill_tok
                             ? &r.decode
                             : &r.prefill);
-    printf("model     %s: %.1f B parameters, %.2f B for a token, %.3g bits a weight\n",
-           p->model.name,
-           (lg_plan_dense_params(&p->model) +
-            lg_plan_n_layer(&p->model) * lg_plan_expert_params(&p->model) * p->model.n_expert) /
-               1e9,
-           (lg_plan_dense_params(&p->model) +
-            lg_plan_n_layer(&p->model) * lg_plan_expert_params(&p->model) * p->model.n_used) /
-               1e9,
-           8 * p->model.b_expert);
+    const lg_plan_model *m = &p->model;
+    double dense = lg_plan_dense_params(m), one = lg_plan_n_layer(m) * lg_plan_expert_params(m);
+    printf("model     %s: %.3g B parameters, %.3g B for a token, %.3g bits a weight%s\n",
+           m->name, (dense + one * m->n_expert) / 1e9, (dense + one * m->n_used) / 1e9,
+           8 * m->b_expert, p->bits_from);
     printf("hardware  %s: %.0f x %.0f devices, %.0f GB/s each\n", p->hw.name, p->hw.n_chip,
            p->hw.n_dev, p->hw.bandwidth / GB);
     printf("load      %.0f in, %.0f out, %.0f at a time; assumed: %s\n", p->load.isl,
            p->load.osl, p->load.concurrency, assumes[p->assume]);
-    printf(
-        "split     experts over %.0f devices, sequences over sets of %.0f, %.0f group%s, %s\n",
-        r.split.n_ep, r.split.n_tp, r.n_group, r.n_group == 1 ? "" : "s",
-        r.prefill.a2a ? "all-to-all" : "all-gather and reduce-scatter");
+    if (r.split.n_ep > 1)
+        printf("split     experts over %.0f devices, sequences over sets of %.0f, %.0f "
+               "group%s, %s\n",
+               r.split.n_ep, r.split.n_tp, r.n_group, r.n_group == 1 ? "" : "s",
+               r.prefill.a2a ? "all-to-all" : "all-gather and reduce-scatter");
+    else
+        printf("split     everything on each of %.0f device%s\n", r.n_group,
+               r.n_group == 1 ? "" : "s");
     printf("memory    %.1f GB of weights and %.1f GB of requests on a device of %.1f GB: %s\n",
            r.weights / GB, r.kv_state / GB, r.room / GB, r.fits ? "fits" : "DOES NOT FIT");
     print_step("prefill step", &r.prefill);
     printf("  (%.0f tokens of a group)\n", r.prefill_tok);
     print_step("decode step", &r.decode);
-    printf("\n%.0f tokens/s a chip, of them %.0f written; most time goes to: %s\n",
-           r.total_per_chip, r.output_per_chip, longest->name);
+    printf("\n%.0f tokens/s a %s, of them %.0f written; most time goes to: %s\n",
+           r.total_per_chip, is_tpu(p) ? "chip" : "node", r.output_per_chip, longest->name);
+}
+
+/* Milliseconds of the exchange of a decode step, done this way. */
+static double exchange_ms(const plan *p, const lg_plan_result *r, lg_plan_exchange how) {
+    lg_plan_split sp = r->split;
+    lg_plan_cal cal = cal_of(p->assume);
+    lg_plan_step s;
+    double sum = 0;
+    sp.exchange = how;
+    lg_plan_decode(&p->model, &p->hw, &sp, &cal, p->load.concurrency / r->n_group,
+                   p->load.isl + p->load.osl / 2, &s);
+    for (uint32_t i = 0; i < s.n_term; i++)
+        if (s.term[i].limit == 'l' && strcmp(s.term[i].name, "all-reduce") != 0)
+            sum += s.term[i].s;
+    return sum * 1e3;
+}
+
+/* What each size of a group comes to; groups are copies of all experts. */
+static void print_groups(const plan *p) {
+    const lg_plan_cal cal = cal_of(p->assume);
+    printf("\ngroups of devices that hold every expert once (decode exchange both ways, the "
+           "shorter is taken)\n"
+           "%8s %4s %7s %9s %8s %10s %10s %10s %10s %13s\n",
+           "devices", "set", "groups", "experts", "needed", "gather ms", "to all ms",
+           "prefill ms", "decode ms", is_tpu(p) ? "tokens/s/chip" : "tokens/s/node");
+    for (double ep = 1; ep <= p->hw.n_chip * p->hw.n_dev; ep++) {
+        lg_plan_result r;
+        if (!lg_plan_best_of(&p->model, &p->hw, &cal, &p->load, ep, &r)) continue;
+        printf("%8.0f %4.0f %7.0f %9.0f %5.0f GB %10.3f %10.3f %10.1f %10.3f ", ep,
+               r.split.n_tp, r.n_group, ceil(p->model.n_expert / ep),
+               (r.weights + r.kv_state) / GB, exchange_ms(p, &r, LG_PLAN_GATHER),
+               exchange_ms(p, &r, LG_PLAN_A2A), r.prefill.s * 1e3, r.decode.s * 1e3);
+        if (r.fits)
+            printf("%13.0f\n", r.total_per_chip);
+        else
+            printf("%13s\n", "does not fit");
+    }
 }
 
 static void print_anchors(void) {
@@ -158,8 +206,6 @@ static void print_anchors(void) {
            100 * sum / n, n);
 }
 
-/* ---- sweep ---- */
-
 static bool write_file(const plan *p, const char *path, const lg_buf *b) {
     FILE *f = fopen(path, "w");
     bool ok = f && !b->failed && fwrite(lg_buf_str(b), 1, b->len_bytes, f) == b->len_bytes;
@@ -167,6 +213,24 @@ static bool write_file(const plan *p, const char *path, const lg_buf *b) {
     if (!ok) fprintf(stderr, "%s: %s: %s\n", p->argv0, path, strerror(errno ? errno : ENOMEM));
     return ok;
 }
+
+/* The measured machine as a file: to p->keep, or printed. */
+static bool tell_machine(const plan *p) {
+    lg_buf b = {0};
+    lg_plan_hw_write(&p->hw, &b);
+    bool ok = true;
+    if (p->keep)
+        ok = write_file(p, p->keep, &b);
+    else
+        printf(
+            "\nthe machine as a hardware file (--keep FILE writes it; the network's fields are "
+            "not measured):\n%s",
+            lg_buf_str(&b));
+    lg_buf_fini(&b);
+    return ok;
+}
+
+/* ---- sweep ---- */
 
 static bool sweep(const plan *p) {
     double x[N_SWEEP], y[N_ASSUME][N_SWEEP];
@@ -205,6 +269,7 @@ static bool sweep(const plan *p) {
 
 enum {
     OPT_HW = 256,
+    OPT_KEEP,
     OPT_ISL,
     OPT_OSL,
     OPT_CONC,
@@ -214,12 +279,14 @@ enum {
     OPT_ASSUME,
     OPT_SWEEP,
     OPT_PLOT,
+    OPT_GROUPS,
     OPT_ANCHORS,
     OPT_HELP
 };
 
 static const struct option long_options[] = {{"model", required_argument, NULL, 'm'},
                                              {"hardware", required_argument, NULL, OPT_HW},
+                                             {"keep", required_argument, NULL, OPT_KEEP},
                                              {"isl", required_argument, NULL, OPT_ISL},
                                              {"osl", required_argument, NULL, OPT_OSL},
                                              {"concurrency", required_argument, NULL, OPT_CONC},
@@ -229,6 +296,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"assume", required_argument, NULL, OPT_ASSUME},
                                              {"sweep", required_argument, NULL, OPT_SWEEP},
                                              {"plot", required_argument, NULL, OPT_PLOT},
+                                             {"groups", no_argument, NULL, OPT_GROUPS},
                                              {"anchors", no_argument, NULL, OPT_ANCHORS},
                                              {"help", no_argument, NULL, OPT_HELP},
                                              {NULL, 0, NULL, 0}};
@@ -260,6 +328,7 @@ static bool set_option(plan *p, int c, const char **model, const char **hw) {
     switch (c) {
     case 'm': *model = optarg; return true;
     case OPT_HW: *hw = optarg; return true;
+    case OPT_KEEP: p->keep = optarg; return true;
     case OPT_ISL: return take_count(p, "--isl", &p->load.isl);
     case OPT_OSL: return take_count(p, "--osl", &p->load.osl);
     case OPT_CONC: return take_count(p, "--concurrency", &p->load.concurrency);
@@ -269,25 +338,60 @@ static bool set_option(plan *p, int c, const char **model, const char **hw) {
     case OPT_ASSUME: return take_assume(p);
     case OPT_SWEEP: p->csv = optarg; return true;
     case OPT_PLOT: p->svg = optarg; return true;
+    case OPT_GROUPS: p->groups = true; return true;
     case OPT_ANCHORS: p->anchors = true; return true;
     default: return false;
     }
 }
 
+/* A named shape, or what lies at a path; bits of weights as they are there, when weights are there at all. */
+static lg_status find_model(plan *p, const char *model, lg_err *err) {
+    lg_config c;
+    lg_weights *w;
+    lg_plan_cpu as_is;
+    lg_err no_weights;
+    p->bits_from = "";
+    if (lg_plan_model_named(model, &p->model)) return LG_OK;
+    LG_TRY(lg_config_load(&c, model, err));
+    lg_plan_model_of(&c, 1, &p->model);
+    if (p->weight_bits > 0) return LG_OK;
+    if (lg_weights_check(model, &w, &no_weights) != LG_OK) {
+        p->bits_from = " (assumed: no weights are there)";
+        return LG_OK;
+    }
+    lg_plan_cpu_of(w, false, p->model.b_kv, &as_is);
+    p->model = as_is.m;
+    p->floats = as_is.mlp.n_float > as_is.mlp.n_int;
+    p->bits_from = " (as in the files)";
+    lg_weights_close(&w);
+    return LG_OK;
+}
+
+static bool find_hardware(plan *p, const char *hw) {
+    lg_err err = {0};
+    p->measured = strcmp(hw, "this") == 0;
+    if (p->keep && !p->measured) {
+        fprintf(stderr, "%s: --keep: expected --hardware this\n", p->argv0);
+        return false;
+    }
+    if (p->measured) {
+        if (!lg_roofline_machine(p->argv0, 0, &p->hw)) return false;
+        if (p->floats || p->weight_bits >= 16) p->hw.ops_weight = p->hw.ops_32;
+        return true;
+    }
+    if (lg_plan_hw_load(hw, &p->hw, &err) == LG_OK) return true;
+    fprintf(stderr, "%s: %s\n", p->argv0, err.msg);
+    return false;
+}
+
 /* Model and hardware by their names; the split must divide what there is. */
 static bool prepare(plan *p, const char *model, const char *hw) {
     lg_err err = {0};
-    lg_status st = LG_OK;
-    if (!lg_plan_model_named(model, &p->model)) {
-        lg_config c;
-        st = lg_config_load(&c, model, &err);
-        if (st == LG_OK) lg_plan_model_of(&c, 1, &p->model);
-    }
-    if (st == LG_OK) st = lg_plan_hw_load(hw, &p->hw, &err);
-    if (st != LG_OK) {
+    if (find_model(p, model, &err) != LG_OK) {
         fprintf(stderr, "%s: %s\n", p->argv0, err.msg);
         return false;
     }
+    if (!find_hardware(p, hw)) return false;
     if (p->weight_bits > 0) p->model.b_dense = p->model.b_expert = p->weight_bits / 8;
     if (p->assume != 0 && !is_tpu(p)) {
         fprintf(stderr, "%s: --assume %s: its constants are those of tpu7x\n", p->argv0,
@@ -325,5 +429,7 @@ int lg_plan_main(int argc, char **argv) {
     }
     if (!prepare(&p, model, hw)) return 1;
     print_plan(&p);
+    if (p.groups) print_groups(&p);
+    if (p.measured && !tell_machine(&p)) return 1;
     return (!p.csv && !p.svg) || sweep(&p) ? 0 : 1;
 }

@@ -72,10 +72,24 @@ static bool measure_peaks(const char *argv0, lg_pool *pool, lg_peak *best) {
     return true;
 }
 
+void lg_roofline_processor(char *name, size_t size_bytes) {
+    char line[256];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    snprintf(name, size_bytes, "unknown processor");
+    while (f && fgets(line, sizeof line, f)) {
+        char *value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !value) continue;
+        snprintf(name, size_bytes, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
+        break;
+    }
+    if (f) fclose(f);
+}
+
 static void hardware(const lg_peak *p, lg_plan_hw *hw) {
-    char name[64];
+    char cpu[128], name[192];
     const char *level = lg_kern_get()->name;
-    snprintf(name, sizeof name, "this machine, %d threads, %s kernels", p->n_thread, level);
+    lg_roofline_processor(cpu, sizeof cpu);
+    snprintf(name, sizeof name, "%s, %d threads, %s kernels", cpu, p->n_thread, level);
     lg_plan_hw_node(name, p->stream_gbs * 1e9, lg_peak_integer(p, level) * 1e9,
                     lg_peak_float(p, level) * 1e9, (double)lg_budget_machine(""), hw);
 }

@@ -22,6 +22,9 @@ typedef struct lg_roofline {
 /* Measure and print.  false: it failed, and was reported. */
 bool lg_roofline_run(const lg_roofline *r);
 
+/* Name of the processor, from the system. */
+void lg_roofline_processor(char *name, size_t size_bytes);
+
 /* What this machine does at most on n_thread threads (0: all cores), measured now; with the kernels' level in use.  false: it failed,
  * and was reported. */
 bool lg_roofline_machine(const char *argv0, int n_thread, lg_plan_hw *hw);

@@ -116,7 +116,7 @@ static lg_status read_file(const lg_json *root, const char *path, lg_plan_hw *hw
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         LG_TRY(read_number(root, &numbers[i], path, hw, err));
     const lg_json *name = lg_json_get(root, "name");
-    snprintf(hw->name, sizeof hw->name, "%.60s",
+    snprintf(hw->name, sizeof hw->name, "%.90s",
              name && name->kind == LG_JSON_STRING ? name->text : path);
     return LG_OK;
 }

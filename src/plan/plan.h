@@ -61,7 +61,7 @@ double lg_plan_touched(const lg_plan_model *m, double n_tok);
 /* ---- hardware.c ---- */
 
 typedef struct lg_plan_hw {
-    char name[64];
+    char name[96];
     double n_chip;     /* chips, or nodes of a cluster */
     double n_dev;      /* devices (ranks) of one chip (node) */
     double ops_weight; /* peak of products with weights, of one device */
@@ -207,6 +207,10 @@ typedef struct lg_plan_result {
 
 void lg_plan_serve(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan_split *sp,
                    const lg_plan_cal *cal, const lg_plan_load *load, lg_plan_result *r);
+
+/* The best sets in groups of n_ep devices; false: the devices or the experts cannot be divided so. */
+bool lg_plan_best_of(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan_cal *cal,
+                     const lg_plan_load *load, double n_ep, lg_plan_result *r);
 
 /* The split with the most tokens a second among those that fit; when none fits, the one that needs least memory. */
 void lg_plan_best(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan_cal *cal,

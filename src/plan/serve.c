@@ -57,19 +57,29 @@ static bool better(const lg_plan_result *a, const lg_plan_result *b) {
     return a->total_per_chip > b->total_per_chip;
 }
 
+bool lg_plan_best_of(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan_cal *cal,
+                     const lg_plan_load *load, double n_ep, lg_plan_result *r) {
+    double all = hw->n_chip * hw->n_dev;
+    bool found = false;
+    if (n_ep > all || fmod(all, n_ep) != 0 || !is_even(m, n_ep)) return false;
+    for (double tp = 1; tp <= n_ep && tp <= m->n_k_head; tp *= 2) {
+        lg_plan_split sp = {n_ep, tp, LG_PLAN_AUTO};
+        lg_plan_result one;
+        if (fmod(n_ep, tp) != 0) continue;
+        lg_plan_serve(m, hw, &sp, cal, load, &one);
+        if (!found || better(&one, r)) *r = one;
+        found = true;
+    }
+    return found;
+}
+
 void lg_plan_best(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan_cal *cal,
                   const lg_plan_load *load, lg_plan_result *r) {
-    double all = hw->n_chip * hw->n_dev;
     bool first = true;
-    for (double ep = 1; ep <= all; ep++) {
-        if (fmod(all, ep) != 0 || !is_even(m, ep)) continue;
-        for (double tp = 1; tp <= ep && tp <= m->n_k_head; tp *= 2) {
-            lg_plan_split sp = {ep, tp, LG_PLAN_AUTO};
-            lg_plan_result one;
-            if (fmod(ep, tp) != 0) continue;
-            lg_plan_serve(m, hw, &sp, cal, load, &one);
-            if (first || better(&one, r)) *r = one;
-            first = false;
-        }
+    for (double ep = 1; ep <= hw->n_chip * hw->n_dev; ep++) {
+        lg_plan_result one;
+        if (!lg_plan_best_of(m, hw, cal, load, ep, &one)) continue;
+        if (first || better(&one, r)) *r = one;
+        first = false;
     }
 }

@@ -153,19 +153,34 @@ static double a2a_s(const group *g, double row_bytes, double n_tok) {
     return out * g->hops / (g->n_link * g->hw->link);
 }
 
-static void put_exchange(group *g, lg_plan_exchange how, double n_tok, double eff_there,
-                         double eff_back) {
-    double row = g->m->hidden * g->m->b_act, n_layer = lg_plan_n_layer(g->m);
+static double row_bytes(const group *g) {
+    return g->m->hidden * g->m->b_act;
+}
+
+/* Which exchange of n_tok rows it is, with these shares of the ideal. */
+static void choose_exchange(group *g, lg_plan_exchange how, double n_tok, double eff_there,
+                            double eff_back) {
+    double row = row_bytes(g), a2a = a2a_s(g, row, n_tok);
+    double by_gather =
+        gather_s(g, row, n_tok) / eff_there + scatter_s(g, row, n_tok) / eff_back;
+    double by_a2a = a2a / eff_there + a2a / eff_back;
+    if (g->n <= 1 || g->m->n_expert == 0) return;
+    g->out->a2a = how == LG_PLAN_A2A || (how == LG_PLAN_AUTO && by_a2a < by_gather);
+}
+
+/* Copies of a row that leave its device in the chosen exchange. */
+static double copies(const group *g) {
+    return g->out->a2a ? lg_plan_copies_a2a(g->m, g->n) : lg_plan_copies_gather(g->n);
+}
+
+static void put_exchange(group *g, double n_tok, double eff_there, double eff_back) {
+    double row = row_bytes(g), n_layer = lg_plan_n_layer(g->m);
     double there = gather_s(g, row, n_tok), back = scatter_s(g, row, n_tok);
     double a2a = a2a_s(g, row, n_tok);
+    bool use = g->out->a2a;
     if (g->n <= 1) return;
     if (g->m->n_expert > 0) {
-        double by_gather = there / eff_there + back / eff_back;
-        double by_a2a = a2a / eff_there + a2a / eff_back;
-        bool use = how == LG_PLAN_A2A || (how == LG_PLAN_AUTO && by_a2a < by_gather);
-        double copies = use ? lg_plan_copies_a2a(g->m, g->n) : lg_plan_copies_gather(g->n);
-        double bytes = n_layer * copies * n_tok / g->n * row; /* sent, and received */
-        g->out->a2a = use;
+        double bytes = n_layer * copies(g) * n_tok / g->n * row; /* sent, and received */
         put(g, use ? "dispatch" : "all-gather", bytes, 0,
             n_layer * ((use ? a2a : there) / eff_there + latency(g)), 'l');
         put(g, use ? "combine" : "reduce-scatter", bytes, 0,
@@ -204,7 +219,8 @@ void lg_plan_decode(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan_
     put_work(&g, "keys, values",
              set * context * lg_plan_token_bytes(m) / fmin(g.tp, m->n_kv_head),
              4 * mine * context * m->n_attn * m->n_head * m->d_head, hw->ops_16, 1);
-    put_exchange(&g, sp->exchange, n_seq, 1, 1);
+    choose_exchange(&g, sp->exchange, n_seq, 1, 1);
+    put_exchange(&g, n_seq, 1, 1);
     put(&g, "other", 0, 0, cal->step_fixed + cal->step_per_seq * n_seq * 8 / g.n, 'f');
 }
 
@@ -216,7 +232,9 @@ void lg_plan_prefill(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan
     double router = n_layer * m->hidden * m->n_expert;
     double attn = 4 * t * context * m->n_attn * m->n_head * m->d_head;
     double rows = n_tok * m->n_used / g.n; /* rows of experts on this device */
-    double moved = rows * (4 * m->hidden + 2 * m->wide) + n_tok * m->hidden;
+    choose_exchange(&g, sp->exchange, n_tok, cal->eff_gather, cal->eff_scatter);
+    double there = g.out->a2a ? t * (copies(&g) + 1) : n_tok; /* rows that are on this device */
+    double moved = rows * (4 * m->hidden + 2 * m->wide) + there * m->hidden;
     put_experts(&g, n_tok, cal->eff_expert);
     put_work(&g, "mixers", proj * m->b_dense / g.tp, 2 * proj * t, hw->ops_weight,
              cal->eff_proj);
@@ -227,7 +245,7 @@ void lg_plan_prefill(const lg_plan_model *m, const lg_plan_hw *hw, const lg_plan
     put_work(&g, "router", 0, 2 * router * t, hw->ops_16, cal->eff_small);
     if (m->n_expert > 0)
         put_work(&g, "rows moved", n_layer * moved * m->b_act, 0, 1, cal->eff_move);
-    put_exchange(&g, sp->exchange, n_tok, cal->eff_gather, cal->eff_scatter);
+    put_exchange(&g, n_tok, cal->eff_gather, cal->eff_scatter);
     put(&g, "other", 0, 0, cal->other_per_tok * t * n_layer, 'f');
 }
 
