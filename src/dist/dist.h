@@ -24,7 +24,7 @@ typedef struct lg_dist {
     const lg_place *place;
     lg_exchange_how how;
     uint64_t *
-        n_chosen; /* [n_layer][n_expert] rows of all ranks that chose each expert, counted up; NULL: not counted */
+        n_chosen; /* [n_layer][n_expert] rows of this rank that chose each expert, counted up; NULL: not counted */
 } lg_dist;
 
 #endif

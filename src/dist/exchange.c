@@ -5,11 +5,14 @@
  * Thread: engine.  Memory: the caller's arena; nothing is allocated in a step.  Test: tests/unit/test_exchange.c */
 #include "dist/exchange.h"
 
+#include "base/hash.h"
+
 #include <math.h>
 #include <string.h>
 
 #define TAG_ROWS 2
 #define TAG_BACK 3
+#define TAG_SUMS 4                      /* in the trail only */
 #define HEAD     (LG_EXCHANGE_HEAD / 4) /* words */
 
 static bool may_be(const lg_exchange *x, lg_exchange_kind kind) {
@@ -29,6 +32,7 @@ void lg_exchange_carve(lg_arena *a, lg_comm *comm, const lg_place *place,
                        .n_embd = n_embd,
                        .k = k,
                        .hw = lg_wire_words(how->wire, n_embd),
+                       .trail = LG_HASH_START,
                        .out_words = pairs * n_embd};
     LG_ASSERT(how->kind != LG_EXCHANGE_STRICT || how->wire == LG_WIRE_F32);
     x->ld = x->hw + 2 * (size_t)k + (may_be(x, LG_EXCHANGE_ALLTOALL) ? 1 : 0);
@@ -60,6 +64,12 @@ static lg_exchange_kind kind_of(const lg_exchange *x) {
     return lg_exchange_choose(&x->how.links, &g, n);
 }
 
+/* What every rank does alike goes into the trail. */
+static void note(lg_exchange *x, uint32_t what, uint32_t value) {
+    uint32_t word[2] = {what, value};
+    x->trail = lg_hash_add(x->trail, word, sizeof word);
+}
+
 void lg_exchange_begin(lg_exchange *x, const uint32_t *n_row) {
     memset(x->req, 0, 2 * (size_t)x->comm->n_rank * sizeof *x->req);
     x->n_req = 0;
@@ -70,6 +80,8 @@ void lg_exchange_begin(lg_exchange *x, const uint32_t *n_row) {
         x->row0[r + 1] = x->row0[r] + n_row[r];
     }
     x->kind = kind_of(x);
+    note(x, x->kind, x->comm->n_rank);
+    x->trail = lg_hash_add(x->trail, x->row0, (x->comm->n_rank + 1) * sizeof *x->row0);
 }
 
 /* ---- rows ---- */
@@ -78,7 +90,7 @@ void lg_exchange_head(const lg_exchange *x, uint32_t n, uint32_t head[HEAD]) {
     head[0] = (uint32_t)x->comm->step;
     head[1] = x->layer;
     head[2] = n;
-    head[3] = 0;
+    head[3] = (uint32_t)(x->trail ^ (x->trail >> 32));
 }
 
 static uint32_t *block_of(const lg_exchange *x, uint32_t r) {
@@ -129,6 +141,7 @@ lg_status lg_exchange_start(lg_exchange *x, uint32_t layer, const float *xn,
     uint32_t me = c->rank, g0 = x->row0[me];
     x->layer = layer;
     lg_comm_at(c, "rows", layer);
+    note(x, TAG_ROWS, layer);
     x->n_req = 0;
     x->start_us = lg_trace_now(c->trace);
     for (uint32_t g = g0; g < x->row0[me + 1]; g++) {
@@ -147,12 +160,17 @@ static lg_status check_heads(const lg_exchange *x) {
         if (x->n_got[r] == 0) continue;
         const uint32_t *got = block_of(x, r);
         lg_exchange_head(x, x->n_got[r], want);
-        if (r != x->comm->rank && memcmp(got, want, sizeof want) != 0)
+        if (r != x->comm->rank && memcmp(got, want, 3 * sizeof *want) != 0)
             return lg_comm_lose(
                 x->comm,
                 "rows of rank %u are of step %u, layer %u, %u rows; expected step "
                 "%u, layer %u, %u rows",
                 r, got[0], got[1], got[2], want[0], want[1], want[2]);
+        if (r != x->comm->rank && got[3] != want[3])
+            return lg_comm_lose(x->comm,
+                                "rank %u came to step %u, layer %u by other collectives "
+                                "or other numbers of rows than this one",
+                                r, got[0], got[1]);
         for (uint32_t i = 0; i < x->n_got[r]; i++) {
             const uint32_t *id = lg_exchange_ids(x, lg_exchange_record(x, r, x->row0[r] + i));
             for (uint32_t j = 0; j < x->k; j++)
@@ -179,7 +197,8 @@ static void count_pairs(lg_exchange *x) {
             for (uint32_t j = 0; j < x->k; j++) {
                 if (lg_place_rank(p, x->layer, id[j], g) == x->comm->rank)
                     x->first[id[j] + 1]++;
-                if (x->n_chosen) x->n_chosen[(size_t)x->layer * p->n_expert + id[j]]++;
+                if (x->n_chosen && r == x->comm->rank)
+                    x->n_chosen[(size_t)x->layer * p->n_expert + id[j]]++;
             }
         }
     for (uint32_t e = 0; e < p->n_expert; e++) x->first[e + 1] += x->first[e];
@@ -237,6 +256,7 @@ lg_status lg_exchange_sums(lg_exchange *x, lg_reduce_fill *fill, void *ctx, floa
     LG_ASSERT(x->kind != LG_EXCHANGE_STRICT);
     if (x->comm->lost) return LG_E_COMM;
     lg_comm_at(x->comm, "sums", x->layer);
+    note(x, TAG_SUMS, x->layer);
     x->n_req = 0;
     x->flying = !x->how.no_overlap;
     lg_status st = x->kind == LG_EXCHANGE_REDUCE
@@ -290,6 +310,7 @@ lg_status lg_exchange_finish(lg_exchange *x) {
     if (c->lost) return LG_E_COMM;
     uint64_t start = lg_trace_now(c->trace);
     lg_comm_at(c, "back", x->layer);
+    note(x, TAG_BACK, x->layer);
     x->n_req = 0;
     plan_back(x, n_from);
     for (uint32_t r = 0; r < c->n_rank; r++) {

@@ -16,7 +16,7 @@
  *     rows   (N - 1) t (W + 8 k)                       all-to-all: (W + 8 k + 4) for each row and other rank that has an expert of it
  *     sums   see reduce.h                              all-to-all: W for each row that came from another rank
  *     back   4 H for each pair that it computes for a row of another rank: of its T k / N about (N-1)/N
- * Every record block is led by LG_EXCHANGE_HEAD bytes, which a receiver checks: step, layer, rows.  A rank without rows sends
+ * Every record block is led by LG_EXCHANGE_HEAD bytes, which a receiver checks: step, layer, rows, and a hash of all collectives and numbers of rows since the start.  A rank without rows sends
  * nothing and still receives and computes.
  * Messages move while the caller computes if it calls lg_exchange_progress between pieces of its work.
  * A lost comm makes every call return at once; what is in the buffers then means nothing, and the step ends in LG_E_BACKEND.
@@ -37,7 +37,7 @@ typedef struct lg_exchange_how {
     lg_links links;  /* with AUTO */
 } lg_exchange_how;
 
-#define LG_EXCHANGE_HEAD 16 /* bytes: u32 step, layer, rows, 0 */
+#define LG_EXCHANGE_HEAD 16 /* bytes: u32 step, layer, rows, trail */
 
 typedef struct lg_exchange {
     lg_comm *comm;         /* borrowed */
@@ -64,6 +64,7 @@ typedef struct lg_exchange {
     float *in;        /* [max_row][n_embd] rows that have a pair here */
     uint32_t n_in;
     uint64_t *n_chosen; /* lg_dist */
+    uint64_t trail;     /* hash of what was done together, the same on all ranks */
     float *out; /* [max_row * k][n_embd] product row of each pair: the caller's to fill */
     size_t out_words;
     uint32_t *

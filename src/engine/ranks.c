@@ -142,11 +142,6 @@ static lg_status check_how(const lg_ranks_opt *o, lg_err *err) {
         return LG_FAIL(err, LG_E_ARG,
                        "--wire %s: the strict exchange sends floats; choose another --exchange",
                        lg_wire_name(o->how.wire));
-    if (o->load_out_path && o->how.kind >= LG_EXCHANGE_ALLTOALL)
-        return LG_FAIL(err, LG_E_UNSUPPORTED,
-                       "--expert-load-out counts where all rows come by: --exchange strict or "
-                       "reduce, not %s",
-                       lg_exchange_name(o->how.kind));
     return LG_OK;
 }
 
@@ -194,7 +189,7 @@ static lg_status place(lg_ranks *r, const lg_config *c, lg_err *err) {
         st = ok ? lg_place_balance(&r->place, &o, err) : lost(r, err);
     }
     lg_mem_free(load);
-    if (st != LG_OK || !r->opt.load_out_path || r->comm.rank) return st;
+    if (st != LG_OK || !r->opt.load_out_path) return st;
     r->dist.n_chosen = lg_mem_calloc(n, sizeof *r->dist.n_chosen);
     return r->dist.n_chosen ? LG_OK : LG_FAIL(err, LG_E_NOMEM, "expert load: no memory");
 }
@@ -358,7 +353,7 @@ static lg_status measure_links(lg_ranks *r, const lg_config *cfg, lg_err *err) {
     if (lg_links_measure(&r->comm, l) != LG_OK) return lost(r, err);
     if (r->comm.rank || r->comm.n_rank == 1) return LG_OK;
     lg_diag_log(
-        LG_LOG_WARN,
+        LG_LOG_INFO,
         "exchange %s, rows in %s: %u ranks on %u machines; a message inside one %.0f us, "
         "%.2f GB/s, between them %.0f us, %.2f GB/s",
         lg_exchange_name(r->dist.how.kind), lg_wire_name(g.wire), r->comm.n_rank,
@@ -370,7 +365,7 @@ static lg_status measure_links(lg_ranks *r, const lg_config *cfg, lg_err *err) {
             lg_exchange_seconds(l, &g, LG_EXCHANGE_STRICT, lg_rows_even(&g, n_row[i])) * 1e6,
             lg_exchange_seconds(l, &g, LG_EXCHANGE_REDUCE, lg_rows_even(&g, n_row[i])) * 1e6,
             lg_exchange_seconds(l, &g, LG_EXCHANGE_ALLTOALL, lg_rows_even(&g, n_row[i])) * 1e6);
-    lg_diag_log(LG_LOG_WARN,
+    lg_diag_log(LG_LOG_INFO,
                 "expected microseconds a layer, rows of all ranks: strict reduce alltoall: %s",
                 text);
     return LG_OK;
@@ -426,10 +421,30 @@ int lg_ranks_n_thread(const lg_ranks *r) {
     return n < 1 ? 1 : n;
 }
 
-/* What was counted, for the next placement. */
-static void write_load(const lg_ranks *r) {
+#define TAG_LOAD 12
+
+/* Each rank has counted its own rows: rank 0 adds them up. */
+static lg_status gather_load(lg_ranks *r) {
+    size_t n = (size_t)r->place.n_layer * r->place.n_expert;
+    uint64_t *mine = r->dist.n_chosen;
+    if (r->comm.rank) return send_one(&r->comm, 0, TAG_LOAD, mine, n * sizeof *mine);
+    uint64_t *got = lg_mem_calloc(n, sizeof *got);
+    if (!got) return lg_comm_lose(&r->comm, "expert load: no memory");
+    lg_status st = LG_OK;
+    for (uint32_t k = 1; st == LG_OK && k < r->comm.n_rank; k++) {
+        st = recv_one(&r->comm, k, TAG_LOAD, got, n * sizeof *got);
+        for (size_t i = 0; st == LG_OK && i < n; i++) mine[i] += got[i];
+    }
+    lg_mem_free(got);
+    return st;
+}
+
+/* What was counted, for the next placement.  Collective. */
+static void write_load(lg_ranks *r) {
     lg_err err;
-    if (!r->dist.n_chosen) return;
+    if (!r->dist.n_chosen || r->comm.lost) return;
+    lg_comm_at(&r->comm, "expert load", 0);
+    if (gather_load(r) != LG_OK || r->comm.rank) return;
     if (lg_expert_load_write(r->opt.load_out_path, r->place.n_layer, r->place.n_expert,
                              r->dist.n_chosen, &err) != LG_OK)
         lg_diag_log(LG_LOG_ERROR, "%s", err.msg);
@@ -502,7 +517,7 @@ static void write_trace(lg_ranks *r) {
     lg_comm_at(&r->comm, "trace", 0);
     lg_status st = r->comm.rank ? send_spans(r) : write_spans(r, &err);
     if (st == LG_OK && r->comm.rank == 0)
-        lg_diag_log(LG_LOG_WARN, "%s: written; open it in a trace viewer", r->opt.trace_path);
+        lg_diag_log(LG_LOG_INFO, "%s: written; open it in a trace viewer", r->opt.trace_path);
     else if (st != LG_OK)
         lg_diag_log(LG_LOG_ERROR, "trace: %s", err.msg[0] ? err.msg : r->comm.why);
 }
@@ -510,8 +525,8 @@ static void write_trace(lg_ranks *r) {
 void lg_ranks_leave(lg_ranks **ranks, bool abort) {
     lg_ranks *r = *ranks;
     if (!r) return;
-    write_load(r);
     if (abort) r->comm.lost = true;
+    write_load(r);
     write_trace(r);
     lg_comm_close(&r->comm);
     lg_trace_close(&r->comm.trace);

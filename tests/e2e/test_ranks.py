@@ -99,7 +99,7 @@ class Answers(unittest.TestCase):
         """A file that says what each rank did when; messages of a chunk are under way while the next is combined."""
         with tempfile.TemporaryDirectory() as d:
             path = os.path.join(d, "trace.json")
-            with Group(2, "--exchange", "reduce", "--trace", path) as s:
+            with Group(2, "--exchange", "reduce", "--trace", path, env={"LG_LOG": "info"}) as s:
                 s.chat(dict(long_body(1, temperature=0, max_tokens=2), messages=[{"role": "user", "content": "word " * 700}]))
                 self.assertEqual(s.stop(), 0)
                 self.assertRegex(s.errors(), "exchange reduce, rows in f32: 2 ranks on 1 machines; a message inside")
@@ -189,52 +189,107 @@ class Memory(unittest.TestCase):
 class Loss(unittest.TestCase):
     """A rank ends, or stands still: every stream goes on with the same text."""
 
-    def interrupted(self, n, n_stream, strikes, *args):
-        bodies = [long_body(i, temperature=0) if i % 2 else long_body(i, temperature=1.1, seed=i) for i in range(n_stream)]
+    def strike(self, s, rank, sig):
+        """Signal a rank; how long until the whole group has ended, and until there is another one that answers."""
+        pids, start = s.ranks(), time.monotonic()
+        os.kill(pids[rank], sig)
+        while any(server.alive(p) for p in pids):
+            time.sleep(0.02)
+        ended = time.monotonic() - start
+        self.assertLess(ended, 10)
+        return start, ended
+
+    def wait_ready(self, s, start):
+        while s.get("/ready")[0] != 200:
+            self.assertLess(time.monotonic() - start, 60, s.errors())
+            time.sleep(0.02)
+        return time.monotonic() - start
+
+    def interrupted(self, n, bodies, strikes, *args, prefill=False, again=()):
+        """strikes: (events after which, rank, signal); prefill: the first one as soon as prompts are read, before all have answered.
+        again: (rank, signal) of strikes that follow each first one as soon as the new group is there."""
         with server.Server() as s:
             alone = server.in_threads([lambda b=b: server.text_of(s.stream(CHAT, b)) for b in bodies])
         with Group(n, *args) as s:
             n_event, lock, marks = [0], threading.Lock(), list(strikes)
-            took = []
+            begun, took, since = set(), [], []
 
-            def strike(rank, sig):
-                pids = s.ranks()
-                start = time.monotonic()
-                os.kill(pids[rank], sig)
-                while any(os.path.exists("/proc/%d" % p) for p in pids):
-                    time.sleep(0.02)
-                took.append((rank, sig.name, round(time.monotonic() - start, 2)))
+            def hit(rank, sig):
+                start, ended = self.strike(s, rank, sig)
+                entry = [rank, sig.name, "ended %.2f s" % ended]
+                for other, kind in again:
+                    self.wait_ready(s, start)
+                    second, ended = self.strike(s, other, kind)
+                    entry += [other, kind.name, "ended %.2f s" % ended]
+                    start = second
+                entry.append("ready %.2f s" % self.wait_ready(s, start))
+                took.append(entry)
+                since.append((start, entry))
 
-            def run(body):
+            def first_of_all():
+                while s.metrics()["lignum_steps_total"] == 0:
+                    time.sleep(0.002)
+                with lock:
+                    n_begun = len(begun)
+                    hit(*marks.pop(0)[1:])
+                print("%d of %d streams had begun to answer" % (n_begun, len(bodies)))
+                self.assertLess(n_begun, len(bodies))
+
+            def run(i, body):
                 events = []
                 for e in s.stream(CHAT, body):
                     events.append(e)
                     with lock:
+                        begun.add(i)
                         n_event[0] += 1
-                        if marks and n_event[0] >= marks[0][0]:
-                            _, rank, sig = marks.pop(0)
-                            strike(rank, sig)
+                        for start, entry in since:
+                            entry.append("next event %.2f s" % (time.monotonic() - start))
+                        since.clear()
+                        if marks and marks[0][0] is not None and n_event[0] >= marks[0][0]:
+                            hit(*marks.pop(0)[1:])
                 self.assertEqual(events[-1], "[DONE]")
                 return server.text_of(events)
-            got = server.in_threads([lambda b=b: run(b) for b in bodies])
+            jobs = [lambda i=i, b=b: run(i, b) for i, b in enumerate(bodies)]
+            got = server.in_threads([first_of_all, *jobs] if prefill else jobs)[1 if prefill else 0:]
             self.assertEqual(marks, [])
             self.assertEqual(got, alone)
-            print("ended after (rank, signal, s):", took)
-            for _, _, seconds in took:
-                self.assertLess(seconds, 10)
-            self.assertGreaterEqual(s.metrics()["lignum_worker_restarts_total"], len(strikes))
+            for entry in took:
+                print("%d ranks, %d streams:" % (n, len(bodies)), *entry)
+            self.assertGreaterEqual(s.metrics()["lignum_worker_restarts_total"], len(strikes) * (1 + len(again)))
             self.assertNotIn("a resumed answer differs", s.errors())
             self.assertEqual(s.get("/ready")[0], 200)
 
+    def streams(self, n, **more):
+        return [long_body(i, temperature=0, **more) if i % 2 else long_body(i, temperature=1.1, seed=i, **more) for i in range(n)]
+
+    def prompts(self, n):
+        """Long ones, all different from the first word on."""
+        return [dict(b, messages=[{"role": "user", "content": ("%d word " % i) * 300}], max_tokens=24) for i, b in enumerate(self.streams(n))]
+
     def test_killed_rank(self):
-        self.interrupted(3, 4, [(80, 1, signal.SIGKILL), (200, 0, signal.SIGKILL)])
+        self.interrupted(3, self.streams(4), [(80, 1, signal.SIGKILL), (200, 0, signal.SIGKILL)])
 
     def test_stopped_rank(self):
-        self.interrupted(2, 3, [(60, 1, signal.SIGSTOP)], "--rank-timeout", "2")
+        self.interrupted(2, self.streams(3), [(60, 1, signal.SIGSTOP)], "--rank-timeout", "2")
+
+    def test_killed_while_prompts_are_read(self):
+        self.interrupted(2, self.prompts(8), [(None, 1, signal.SIGKILL)], prefill=True)
 
     @unittest.skipUnless(LONG, "32 streams over killed groups take minutes (--long)")
     def test_many_streams(self):
-        self.interrupted(4, 32, [(300, 3, signal.SIGKILL), (900, 2, signal.SIGKILL), (1500, 1, signal.SIGSTOP), (2500, 0, signal.SIGKILL)])
+        self.interrupted(4, self.streams(32),
+                         [(300, 3, signal.SIGKILL), (900, 2, signal.SIGKILL), (1500, 1, signal.SIGSTOP), (2500, 0, signal.SIGKILL)])
+
+    @unittest.skipUnless(LONG, "32 streams over killed groups take minutes (--long)")
+    def test_many_streams_twice_in_a_row(self):
+        self.interrupted(4, self.streams(32), [(400, 1, signal.SIGKILL), (1200, 3, signal.SIGSTOP)], "--rank-timeout", "4",
+                         again=[(2, signal.SIGKILL)])
+
+    @unittest.skipUnless(LONG, "32 streams over killed groups take minutes (--long)")
+    def test_many_streams_while_prompts_are_read(self):
+        for sig in (signal.SIGKILL, signal.SIGSTOP):
+            self.interrupted(4, self.prompts(32), [(None, 2, sig)], "--rank-timeout", "4", prefill=True)
+        self.interrupted(4, self.prompts(32), [(None, 3, signal.SIGKILL)], prefill=True, again=[(0, signal.SIGKILL)])
 
     def test_nothing_is_left_behind(self):
         before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()

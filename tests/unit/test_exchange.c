@@ -32,6 +32,7 @@ typedef struct rig {
     uint64_t seed;
     uint32_t n_row[N_STEP][LG_MAX_RANK];
     uint32_t skip_step_of; /* this rank thinks that it is one step further; UINT32_MAX: none */
+    uint32_t stray_of;     /* this rank came by another way; UINT32_MAX: none */
     uint64_t timeout_us;
     /* results */
     float sum[N_STEP][N_LAYER][MAX_ROW][N_EMBD];
@@ -129,6 +130,7 @@ static void rank_body(void *ctx, uint32_t rank) {
     lg_arena_init(&a, block, bytes);
     lg_exchange_carve(&a, &c, &r->place, &r->how, MAX_ROW, N_EMBD, K, &x);
     memset(block, 0xff, bytes); /* NaN: what was not written is not read */
+    if (rank == r->stray_of) lg_exchange_begin(&x, r->n_row[0]); /* once more than the others */
     for (uint32_t s = 0; s < N_STEP && r->status[rank] == LG_OK; s++) {
         c.step = s + (rank == r->skip_step_of);
         lg_exchange_begin(&x, r->n_row[s]);
@@ -168,7 +170,7 @@ static rig *open_rig(uint32_t n_rank, uint32_t n_node, uint64_t seed, uint32_t j
     r->n_rank = n_rank;
     r->n_node = n_node;
     r->seed = seed;
-    r->skip_step_of = UINT32_MAX;
+    r->skip_step_of = r->stray_of = UINT32_MAX;
     r->w = comm_threads_open(n_rank, n_node, jitter);
     r->place = random_place(n_rank, seed);
     for (uint32_t s = 0; s < N_STEP; s++) {
@@ -446,6 +448,23 @@ static void test_out_of_step(void **state) {
     close_rig(&r);
 }
 
+/* As is one whose messages look right, but that did something else before. */
+static void test_another_way(void **state) {
+    (void)state;
+    for (int kind = LG_EXCHANGE_STRICT; kind <= LG_EXCHANGE_ALLTOALL; kind++) {
+        rig *r = open_rig(3, 1, 5, 0);
+        r->how.kind = (lg_exchange_kind)kind;
+        r->stray_of = 2;
+        r->timeout_us = 300000;
+        for (uint32_t i = 0; i < 3; i++) r->n_row[0][i] = 2;
+        comm_threads_run(3, rank_body, r);
+        assert_int_equal(r->status[0], LG_E_COMM);
+        if (!strstr(r->why[0], "rank 2 came to step 0, layer 0 by other collectives"))
+            fail_msg("%s", r->why[0]);
+        close_rig(&r);
+    }
+}
+
 /* A rank that falls silent ends the others' waits, which say whom they waited for and where. */
 static void test_silent_rank(void **state) {
     (void)state;
@@ -474,6 +493,7 @@ int main(void) {
         cmocka_unit_test(test_auto),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_out_of_step),
+        cmocka_unit_test(test_another_way),
         cmocka_unit_test(test_silent_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -196,6 +196,35 @@ static void test_trace(void **state) {
     close_rig(&r);
 }
 
+/* How often experts were chosen is the same whatever carries the rows: each rank counts its own. */
+static void test_load_of_all_ranks(void **state) {
+    (void)state;
+    static float load[4][16];
+    for (int kind = LG_EXCHANGE_STRICT; kind <= LG_EXCHANGE_ALLTOALL;
+         kind += LG_EXCHANGE_ALLTOALL) {
+        rig *r = open_rig(0);
+        lg_fixture f;
+        lg_err err = {0};
+        char path[400];
+        lg_fixture_init(&f, MODEL);
+        snprintf(path, sizeof path, "%s/load.json", f.path);
+        r->opt.how.kind = (lg_exchange_kind)kind;
+        r->opt.load_out_path = path;
+        run(r);
+        for (uint32_t k = 0; k < N_RANK; k++)
+            if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->err[k].msg);
+        if (lg_expert_load_read(path, 4, 16, &load[0][0], &err) != LG_OK)
+            fail_msg("%s", err.msg);
+        for (int l = 0; l < 4; l++) {
+            float sum = 0;
+            for (int e = 0; e < 16; e++) sum += load[l][e];
+            assert_int_equal(sum, (30 + 19) * 4); /* rows computed, 4 experts each */
+        }
+        close_rig(&r);
+        lg_fixture_fini(&f);
+    }
+}
+
 /* Rank 1 alone finds something; everybody says it. */
 static void expect_all(rig *r, lg_status st, const char *part) {
     run(r);
@@ -325,17 +354,12 @@ static void test_expert_load(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_agree),
-        cmocka_unit_test(test_another_expert),
-        cmocka_unit_test(test_another_router),
-        cmocka_unit_test(test_another_model),
-        cmocka_unit_test(test_no_model),
-        cmocka_unit_test(test_dense),
-        cmocka_unit_test(test_one_file_for_a_machine),
-        cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_another_kv),
-        cmocka_unit_test(test_strict_floats),
-        cmocka_unit_test(test_expert_load),
+        cmocka_unit_test(test_all_agree),      cmocka_unit_test(test_load_of_all_ranks),
+        cmocka_unit_test(test_another_expert), cmocka_unit_test(test_another_router),
+        cmocka_unit_test(test_another_model),  cmocka_unit_test(test_no_model),
+        cmocka_unit_test(test_dense),          cmocka_unit_test(test_one_file_for_a_machine),
+        cmocka_unit_test(test_trace),          cmocka_unit_test(test_another_kv),
+        cmocka_unit_test(test_strict_floats),  cmocka_unit_test(test_expert_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
