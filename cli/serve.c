@@ -97,7 +97,7 @@ static const char help[] =
     "                      (needed with --hosts; without hosts nothing leaves this machine)\n"
     "      --exchange strict|reduce|alltoall|auto, --wire f32|bf16|q8, --overlap on|off,\n"
     "      --trace FILE, --rank-timeout SECONDS, --spare-experts N,\n"
-    "      --expert-load FILE, --expert-load-out FILE\n"
+    "      --hold-prompts STEPS, --expert-load FILE, --expert-load-out FILE\n"
     "                      as `lignum worker --help` says\n"
     "\n"
     "      --worker FILE   program to start as the worker (default: this one)\n"
@@ -157,6 +157,7 @@ enum {
     OPT_WIRE,
     OPT_OVERLAP,
     OPT_TRACE,
+    OPT_HOLD,
     OPT_SPARE,
     OPT_LOAD,
     OPT_LOAD_OUT,
@@ -215,6 +216,7 @@ static const struct option longs[] = {
     {"wire", required_argument, NULL, OPT_WIRE},
     {"overlap", required_argument, NULL, OPT_OVERLAP},
     {"trace", required_argument, NULL, OPT_TRACE},
+    {"hold-prompts", required_argument, NULL, OPT_HOLD},
     {"spare-experts", required_argument, NULL, OPT_SPARE},
     {"expert-load", required_argument, NULL, OPT_LOAD},
     {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
@@ -313,6 +315,9 @@ static bool take_ranks(serve_opt *o, const char *argv0, int c) {
     case OPT_RANK_TIMEOUT:
         add_rank_arg(o, "--rank-timeout", optarg);
         return lg_option_u64(argv0, "--rank-timeout", optarg, 1, 86400, &v);
+    case OPT_HOLD:
+        add_rank_arg(o, "--hold-prompts", optarg);
+        return lg_option_u64(argv0, "--hold-prompts", optarg, 0, 4096, &v);
     case OPT_SPARE:
         add_rank_arg(o, "--spare-experts", optarg);
         return lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v);

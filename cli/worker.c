@@ -65,6 +65,9 @@ static const char help[] =
     "                      off: wait for every message at once, to see what it costs\n"
     "      --trace FILE    write there at the end what every rank did when (Chrome's trace "
     "format)\n"
+    "      --hold-prompts STEPS\n"
+    "                      a prompt waits so many steps, at most, for prompts of other ranks\n"
+    "                      to begin with, while all of them answer (default: 8)\n"
     "      --spare-experts N\n"
     "                      experts that a rank may hold in a layer beyond its share, for\n"
     "                      replicas of those that are used most (default: 0)\n"
@@ -83,6 +86,7 @@ enum {
     OPT_WIRE,
     OPT_OVERLAP,
     OPT_TRACE,
+    OPT_HOLD,
     OPT_SPARE,
     OPT_LOAD,
     OPT_LOAD_OUT,
@@ -111,6 +115,7 @@ static const struct option longs[] = {
     {"wire", required_argument, NULL, OPT_WIRE},
     {"overlap", required_argument, NULL, OPT_OVERLAP},
     {"trace", required_argument, NULL, OPT_TRACE},
+    {"hold-prompts", required_argument, NULL, OPT_HOLD},
     {"spare-experts", required_argument, NULL, OPT_SPARE},
     {"expert-load", required_argument, NULL, OPT_LOAD},
     {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
@@ -158,6 +163,10 @@ static bool take_rank(lg_ranks_opt *r, const char *argv0, int c) {
         fprintf(stderr, "%s: --overlap: found \"%s\", expected on or off\n", argv0, optarg);
         return false;
     case OPT_TRACE: r->trace_path = optarg; return true;
+    case OPT_HOLD:
+        if (!lg_option_u64(argv0, "--hold-prompts", optarg, 0, 4096, &v)) return false;
+        r->hold_steps = (uint32_t)v;
+        return true;
     case OPT_SPARE:
         if (!lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v)) return false;
         r->n_extra = (uint32_t)v;
@@ -193,7 +202,7 @@ static int run_rank(const char *argv0, lg_options *opt, const lg_ranks_opt *ropt
 
 int lg_worker_main(int argc, char **argv) {
     lg_options opt;
-    lg_ranks_opt ranks = {0};
+    lg_ranks_opt ranks = {.hold_steps = LG_RANKS_HOLD_STEPS};
     const char *path = NULL;
     lg_err err = {0};
     uint64_t n_ctx = 0, n_seq = 0, stall_ms = 0;

@@ -281,7 +281,8 @@ typedef struct lg_sched {
 
 /* Fill eng->sched.batch: one row of every decoding sequence, then prefill chunks.  Priorities in order; in one priority half
  * of the rows left are for the first prompt (lg_queue_before), the other half is divided among the next ones (at least 32
- * rows each); what they do not need goes to the first.  Beside decodes no more prompt rows than the step may take by
+ * rows each); what they do not need goes to the first.  Several homes get equal rows of a priority, as far as they need them, and each is
+ * divided so: a step is as long as its longest part.  Beside decodes no more prompt rows than the step may take by
  * stall_us, but at least one. */
 void lg_sched_plan(lg_engine *eng);
 
@@ -316,6 +317,13 @@ void lg_home_close(lg_engine *eng);
  * those of this sequence that are not kept there; then fewest sequences; then the one whose next sequence ends first; then
  * the lowest.  LG_MAX_HOME when all were tried. */
 uint32_t lg_home_choose(const lg_engine *eng, const lg_seq *seq, const bool *tried);
+
+/* Whether prompts of which nothing has been computed shall wait in this step.  All homes step together and the longest part counts,
+ * so prompts that begin together cost the others' answers one long step, not one each.  They begin when
+ *   every home that has answers has one too; or homes without answers are as many as those with one; or
+ *   another prompt is being read anyway; or
+ *   the first of them has waited parts.hold_steps steps, or one has aged, or all of them together are short. */
+bool lg_home_holds(lg_engine *eng);
 
 /* Choose the numbers for parts.budget. */
 void lg_reuse_open(lg_engine *eng);
@@ -386,12 +394,14 @@ typedef struct lg_engine_parts {
     const lg_weights *w;
     lg_pool *pool; /* may be NULL when the backend needs none */
     int n_thread;
-    lg_text *text;              /* for lg_get_text, may be NULL */
-    const lg_tokenizer *tok;    /* whose ids the model speaks */
-    const char *name;           /* copied */
-    uint32_t n_owner;           /* owners of the backend, at most LG_MAX_HOME; 0 means 1 */
-    lg_budget budget;           /* of each owner; max_tok is of a step of all together */
-    lg_disk_opt disk;           /* dir is copied; one owner only */
+    lg_text *text;           /* for lg_get_text, may be NULL */
+    const lg_tokenizer *tok; /* whose ids the model speaks */
+    const char *name;        /* copied */
+    uint32_t
+        hold_steps;   /* steps that a prompt waits for those of other homes, at most; 0: none */
+    uint32_t n_owner; /* owners of the backend, at most LG_MAX_HOME; 0 means 1 */
+    lg_budget budget; /* of each owner; max_tok is of a step of all together */
+    lg_disk_opt disk; /* dir is copied; one owner only */
     uint64_t (*clock_us)(void); /* NULL: lg_clock_us */
     void (*release)(void *ctx);
     void *ctx;
@@ -406,6 +416,7 @@ struct lg_engine {
     lg_backend *be;
     lg_home *home; /* [n_home], one for each owner */
     uint32_t n_home;
+    uint32_t n_hold; /* steps in a row for which prompts were held */
     lg_reuse reuse;
     lg_disk *disk; /* NULL: no files */
     lg_sched sched;

@@ -2,9 +2,11 @@
  *
  * In:  homes, running sequences, kept texts.   Out: lg_seq.home.
  * Policy: every step is as long as its busiest owner's part, so a new prompt goes where least is owed; what an owner has
- * kept of it is not owed.  No bit of an answer depends on it.
+ * kept of it is not owed.  For the same reason prompts of several homes begin together.  No bit of an answer depends on it.
  * Thread: engine.  Memory: the homes, at open.  Test: tests/unit/test_home.c */
 #include "engine/engine.h"
+
+#define SHORT_ROWS 64 /* prompts that owe less together cost little more than an answer's row */
 
 lg_status lg_home_open(lg_engine *eng) {
     const lg_budget *b = &eng->parts.budget;
@@ -69,4 +71,44 @@ uint32_t lg_home_choose(const lg_engine *eng, const lg_seq *seq, const bool *tri
         top = r;
     }
     return best;
+}
+
+/* What the homes do that matters for holding prompts. */
+typedef struct outlook {
+    uint32_t n_fresh,
+        n_answer;     /* homes with prompts not begun; with answers and none of those */
+    uint32_t n_quiet; /* without any answer */
+    uint64_t owed;    /* by prompts not begun */
+    bool urgent;      /* a prompt is being read, or one has aged */
+} outlook;
+
+static outlook look(const lg_engine *eng) {
+    outlook o = {0};
+    bool fresh[LG_MAX_HOME] = {0}, answers[LG_MAX_HOME] = {0};
+    for (uint32_t i = 0; i < eng->n_run; i++) {
+        const lg_seq *s = eng->run[i];
+        uint32_t left = s->sampler.n_id - s->n_done;
+        if (left == 1) {
+            answers[s->home] = true;
+            continue;
+        }
+        o.urgent |= s->aged || s->n_done > s->hit_pos;
+        fresh[s->home] = true;
+        o.owed += left;
+    }
+    for (uint32_t h = 0; h < eng->n_home; h++) {
+        o.n_fresh += fresh[h];
+        o.n_answer += answers[h] && !fresh[h];
+        o.n_quiet += !answers[h];
+    }
+    return o;
+}
+
+bool lg_home_holds(lg_engine *eng) {
+    if (eng->n_home == 1 || eng->parts.hold_steps == 0) return false;
+    outlook o = look(eng);
+    bool hold = o.n_fresh && o.n_answer && !o.urgent && o.owed > SHORT_ROWS &&
+                o.n_quiet < o.n_fresh && eng->n_hold < eng->parts.hold_steps;
+    eng->n_hold = hold ? eng->n_hold + 1 : 0;
+    return hold;
 }

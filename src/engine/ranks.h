@@ -24,10 +24,13 @@ typedef struct lg_ranks_opt {
     const char *
         load_out_path; /* rank 0 writes there at the end how often each was chosen; NULL: nothing */
     lg_exchange_how how; /* links are measured */
+    uint32_t
+        hold_steps; /* a prompt waits so many steps, at most, for others to begin with (engine.h) */
     const char *
         trace_path; /* rank 0 writes there at the end what all ranks did (trace.h); NULL: nothing */
 } lg_ranks_opt;
 
+#define LG_RANKS_HOLD_STEPS 8
 #define LG_RANKS_TIMEOUT_US (8 * 1000000)
 
 typedef struct lg_ranks {

@@ -34,13 +34,14 @@ static uint32_t n_left(const lg_seq *seq) {
 static prompts order(lg_engine *eng) {
     prompts p = {0};
     uint32_t most = eng->sched.n_batch_tok / MIN_SHARE + 1;
+    bool held = lg_home_holds(eng);
     if (most > MAX_SHARE) most = MAX_SHARE;
     for (uint32_t i = 0; i < eng->n_run; i++) {
         lg_seq *seq = eng->run[i];
         bool decodes = n_left(seq) == 1;
         eng->sched.grant[i] = decodes;
         p.n_decode += decodes;
-        if (decodes) continue;
+        if (decodes || held) continue;
         uint32_t at = p.n; /* its place: the list is sorted and short */
         while (at > 0 && lg_queue_before(&eng->queue, seq, eng->run[p.run[at - 1]])) at--;
         if (at == most) continue;
@@ -74,6 +75,29 @@ static uint32_t divide_class(lg_engine *eng, const prompts *p, uint32_t first, u
     return left;
 }
 
+/* The same with several homes: equal rows for each as far as it needs them, so those that need least come first. */
+static uint32_t divide_homes(lg_engine *eng, const prompts *p, uint32_t first, uint32_t end,
+                             uint32_t left) {
+    uint64_t want[LG_MAX_HOME] = {0};
+    uint32_t n_home = 0;
+    for (uint32_t k = first; k < end; k++) {
+        const lg_seq *s = eng->run[p->run[k]];
+        n_home += want[s->home] == 0;
+        want[s->home] += n_left(s);
+    }
+    for (; n_home && left; n_home--) {
+        uint32_t least = 0, share = (left + n_home - 1) / n_home;
+        prompts part = {.n = 0};
+        for (uint32_t h = 1; h < eng->n_home; h++)
+            if (want[h] && (want[least] == 0 || want[h] < want[least])) least = h;
+        for (uint32_t k = first; k < end; k++)
+            if (eng->run[p->run[k]]->home == least) part.run[part.n++] = p->run[k];
+        want[least] = 0;
+        left = left - share + divide_class(eng, &part, 0, part.n, share);
+    }
+    return left;
+}
+
 /* Divide `left` rows among the prompts; what they were granted before is taken back. */
 static void divide(lg_engine *eng, const prompts *p, uint32_t left) {
     for (uint32_t k = 0; k < p->n; k++) eng->sched.grant[p->run[k]] = 0;
@@ -83,7 +107,8 @@ static void divide(lg_engine *eng, const prompts *p, uint32_t left) {
             const lg_seq *x = eng->run[p->run[end - 1]], *y = eng->run[p->run[end]];
             if (!x->aged && x->priority != y->priority) break;
         }
-        left = divide_class(eng, p, k, end, left);
+        left = eng->n_home == 1 ? divide_class(eng, p, k, end, left)
+                                : divide_homes(eng, p, k, end, left);
     }
 }
 

@@ -326,7 +326,7 @@ class Refused(unittest.TestCase):
 
     def test_options_of_ranks_without_ranks(self):
         for option, value in (("--trace", "t.json"), ("--wire", "q8"), ("--exchange", "auto"), ("--overlap", "off"), ("--rank-timeout", "9"),
-                              ("--spare-experts", "1"), ("--expert-load", "f"), ("--expert-load-out", "f")):
+                              ("--spare-experts", "1"), ("--hold-prompts", "1"), ("--expert-load", "f"), ("--expert-load-out", "f")):
             r = subprocess.run([server.LIGNUM, "serve", "--model", server.MODEL, option, value], capture_output=True, text=True, timeout=60)
             self.assertEqual((r.returncode, "%s goes with --ranks" % option in r.stderr), (2, True), r.stderr)
 

@@ -52,6 +52,7 @@ lg_status rig_open(rig *r, const lg_options *opt, lg_err *err) {
                              .tok = r->tok,
                              .name = "fake",
                              .n_owner = r->m.n_owner,
+                             .hold_steps = r->hold_steps,
                              .disk = r->disk};
     uint64_t bytes = opt->memory_bytes ? opt->memory_bytes : UINT64_C(1) << 30;
     LG_TRY(lg_budget_fit(&r->m.w.cfg, opt, 0, bytes, false, lg_tokenizer_n_id(r->tok), 1,

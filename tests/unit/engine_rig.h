@@ -13,6 +13,7 @@ typedef struct rig {
     lg_seq_limit limit;
     uint32_t n_page;
     lg_disk_opt disk; /* for the next rig_open */
+    uint32_t hold_steps;
 } rig;
 
 /* What came back for one request (lg_request.user points here). */

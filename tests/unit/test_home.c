@@ -153,11 +153,140 @@ static void test_answers_do_not_depend_on_homes(void **state) {
     }
 }
 
+/* ---- prompts that begin together ---- */
+
+#define N_HOME 4
+
+static answer talkers[N_HOME], prompts[8];
+
+/* Rows of each home in the last step, and the most of one. */
+static uint32_t rows_of_homes(const rig *r, uint32_t *rows) {
+    uint32_t most = 0;
+    memset(rows, 0, N_HOME * sizeof *rows);
+    for (uint32_t i = 0; i < r->m.n_seq; i++) {
+        uint32_t *n = &rows[r->m.seq[i].owner];
+        *n += r->m.seq[i].n_tok;
+        if (*n > most) most = *n;
+    }
+    return most;
+}
+
+/* Four homes, n_talk of which produce a long answer each. */
+static void open_talking(rig *r, uint32_t n_talk, uint32_t hold_steps, uint32_t n_batch_tok) {
+    static uint32_t ids[N_HOME][8];
+    lg_options opt = {.n_seq = 4, .n_ctx = 2048, .n_batch_tok = n_batch_tok, .no_cache = true};
+    lg_err err = {0};
+    rig_init(r);
+    r->m.n_owner = N_HOME;
+    r->hold_steps = hold_steps;
+    if (rig_open(r, &opt, &err) != LG_OK) fail_msg("%s", err.msg);
+    for (uint32_t i = 0; i < n_talk; i++) {
+        fill(ids[i], 8, 70 + i);
+        submit(r, ids[i], 8, 900, &talkers[i]);
+    }
+    for (uint32_t i = 0; n_talk && i < 2; i++) { /* the second one has answers only */
+        assert_int_equal(lg_step(r->eng), LG_OK);
+        rig_fetch(r->eng);
+    }
+}
+
+/* Steps until the prompt's first row. */
+static uint32_t steps_before(rig *r, uint32_t n_id, answer *a) {
+    static uint32_t ids[1000];
+    uint32_t rows[N_HOME];
+    fill(ids, n_id, 80);
+    submit(r, ids, n_id, 4, a);
+    for (uint32_t n = 0;; n++) {
+        assert_int_equal(lg_step(r->eng), LG_OK);
+        rig_fetch(r->eng);
+        if (rows_of_homes(r, rows) > 1) return n;
+        for (uint32_t h = 0; h < N_HOME; h++)
+            assert_int_equal(rows[h], 1); /* nobody else waits */
+        assert_in_range(n, 0, 100);
+    }
+}
+
+/* A prompt alone waits for exactly so many steps, and not at all where nobody loses. */
+static void test_a_prompt_waits_for_steps(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t n_talk, hold_steps, n_id, want;
+    } c[] = {{4, 8, 300, 8}, {4, 3, 300, 3},
+             {4, 0, 300, 0}, {3, 8, 300, 0}, /* it goes to the home without an answer */
+             {4, 8, 40, 0},                  /* short */
+             {0, 8, 300, 0}};
+    for (size_t i = 0; i < LG_COUNT(c); i++) {
+        rig r;
+        open_talking(&r, c[i].n_talk, c[i].hold_steps, 512);
+        assert_int_equal(steps_before(&r, c[i].n_id, &prompts[0]), c[i].want);
+        rig_fini(&r);
+    }
+}
+
+/* Eight prompts that come one every second step while all homes answer: rows of the longest parts, added up over all steps. */
+static uint32_t cost_of_prompts(uint32_t hold_steps, uint32_t *n_long) {
+    static uint32_t ids[8][256];
+    uint32_t rows[N_HOME], cost = 0;
+    rig r;
+    *n_long = 0;
+    open_talking(&r, N_HOME, hold_steps, 512);
+    for (uint32_t step = 0;; step++) {
+        bool all = step > 16;
+        if (step % 2 == 0 && step < 16) {
+            fill(ids[step / 2], 256, 90 + step);
+            submit(&r, ids[step / 2], 256, 2, &prompts[step / 2]);
+        }
+        for (uint32_t i = 0; all && i < 8; i++) all = prompts[i].done;
+        if (all) break;
+        assert_int_equal(lg_step(r.eng), LG_OK);
+        rig_fetch(r.eng);
+        uint32_t most = rows_of_homes(&r, rows);
+        cost += most;
+        *n_long += most > 8;
+        assert_in_range(step, 0, 100);
+    }
+    rig_fini(&r);
+    return cost;
+}
+
+static void test_prompts_begin_together(void **state) {
+    (void)state;
+    uint32_t n_alone, n_together, alone = cost_of_prompts(0, &n_alone);
+    uint32_t together = cost_of_prompts(8, &n_together);
+    printf("  8 prompts of 256 ids, 4 homes: rows of the longest parts %u in %u long steps; "
+           "begun together %u in %u\n",
+           alone, n_alone, together, n_together);
+    assert_true(together * 2 < alone);
+    assert_true(n_together < n_alone);
+}
+
+/* Prompts of several homes get equal rows; what one does not need goes to the others. */
+static void test_rows_are_shared_by_homes(void **state) {
+    (void)state;
+    static const uint32_t n_id[4] = {400, 400, 40, 400};
+    static uint32_t ids[4][400];
+    uint32_t rows[N_HOME];
+    rig r;
+    open_talking(&r, 0, 0, 256);
+    for (uint32_t i = 0; i < 4; i++) {
+        fill(ids[i], n_id[i], 60 + i);
+        submit(&r, ids[i], n_id[i], 2, &prompts[i]);
+    }
+    assert_int_equal(lg_step(r.eng), LG_OK);
+    assert_int_equal(rows_of_homes(&r, rows), 72);
+    for (uint32_t h = 0; h < N_HOME; h++) assert_int_equal(rows[h], h == 2 ? 40 : 72);
+    while (lg_step(r.eng) == LG_OK) rig_fetch(r.eng);
+    rig_fini(&r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_least_owed_first),
         cmocka_unit_test(test_ties),
         cmocka_unit_test(test_kept_text_draws),
+        cmocka_unit_test(test_a_prompt_waits_for_steps),
+        cmocka_unit_test(test_prompts_begin_together),
+        cmocka_unit_test(test_rows_are_shared_by_homes),
         cmocka_unit_test(test_answers_do_not_depend_on_homes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
