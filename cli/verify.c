@@ -2,12 +2,14 @@
  *
  * Two distributions of the next token at every position of some texts: the reference's P and the tested Q.  Alone, both have
  * the same weights: P multiplies floats, Q is the model as it is served on this machine (LG_CPU chooses the level).  With
- * --against MODEL2, P is that of MODEL2 by float products.  With --device, Q is computed there, and the residual stream after every
- * layer is compared too.  Texts are what the reference says by chance (a fixed seed), so they
+ * --against MODEL2, P is that of MODEL2 by float products.  With --device, Q is computed there: the first half of a text in
+ * large steps, the second token by token, so that states and keys are read back as they are kept.  The residual stream after
+ * every layer is compared too, and with --operations what the parts of a layer give.  Texts are what the reference says by chance (a fixed seed), so they
  * look like what the model is used for, or a file.
  * Test: tests/py/verify.py */
 #include "cli.h"
 #include "score.h"
+#include "taps.h"
 
 #include "backend/pjrt/be.h"
 #include "kern/kern.h"
@@ -22,6 +24,8 @@
 #define N_TEXT   8
 #define NEAR_TIE 0.1f /* logits closer than this may change places */
 #define SEED     20260401
+
+#define MAX_ROW_ALL 32 /* rows in a step whose every intermediate is kept */
 
 static const char help[] =
     "Measure how far a model, as it is served here, is from the same weights multiplied as "
@@ -38,10 +42,12 @@ static const char help[] =
     "options:\n"
     "  --against MODEL2  take MODEL2, by float products, as the reference (no gate unless "
     "given)\n"
-    "  --device D        run MODEL on pjrt:PLUGIN.so[,name=value]... (docs/PJRT.md) and "
-    "compare "
-    "every\n"
-    "                    layer's output too\n"
+    "  --device D        run MODEL on pjrt:PLUGIN.so[,name=value]... (docs/PJRT.md), the "
+    "second\n"
+    "                    half of a text token by token\n"
+    "  --operations      compare what every part of a layer gives, too; on a device with "
+    "layers\n"
+    "                    written out\n"
     "  --text FILE       use the texts of a file, cut into pieces of --ctx tokens\n"
     "  --ctx N           tokens in a text (default 128)\n"
     "  --max-kl X        gate: mean KL in nats (default 0.003)\n"
@@ -60,6 +66,7 @@ typedef struct options {
     uint64_t n_ctx;
     float max_kl, min_top1; /* below 0: not given */
     lg_kv_type kv;
+    bool operations;
     int n_thread;
 } options;
 
@@ -70,34 +77,31 @@ typedef struct result {
     size_t n_same, n_clear, n_clear_same; /* clear: no near-tie of the reference */
 } result;
 
-/* The residual stream of both in one step: [n_layer + 1][LG_SCORE_STEP][n_embd], before the first layer and after each; and
- * what was found so far. */
-typedef struct streams {
-    float *x[2]; /* owned; NULL: not asked for */
-    size_t n_embd, n_layer;
-    double *worst, *sum,
-        *scale; /* [n_layer + 1] owned: largest, all, and the reference's own size */
-    size_t n;   /* numbers in each sum */
-} streams;
-
-/* Where a trace goes. */
-typedef struct tap {
-    streams *all;
-    int side;
-} tap;
-
 /* Reference and tested model: the same weights or two. */
 typedef struct pair {
     lg_weights *w[2];
     lg_score s[2];
+    uint32_t max_row;       /* in a step */
     lg_pjrt_device *device; /* of the tested one; NULL: this processor */
-    streams streams;
-    tap tap[2];
+    lg_taps *taps;          /* NULL: their layers are not alike */
+    lg_tap tap[2];
 } pair;
 
 /* 0: go on; else the exit status and 1. */
 static int read_options(int argc, char **argv, options *o) {
-    enum { AGAINST = 256, TEXT, CTX, MAX_KL, MIN_TOP1, KV, DEVICE, PACK, THREADS, HELP };
+    enum {
+        AGAINST = 256,
+        TEXT,
+        CTX,
+        MAX_KL,
+        MIN_TOP1,
+        KV,
+        DEVICE,
+        OPERATIONS,
+        PACK,
+        THREADS,
+        HELP
+    };
     static const struct option known[] = {{"against", required_argument, NULL, AGAINST},
                                           {"text", required_argument, NULL, TEXT},
                                           {"ctx", required_argument, NULL, CTX},
@@ -105,6 +109,7 @@ static int read_options(int argc, char **argv, options *o) {
                                           {"min-top1", required_argument, NULL, MIN_TOP1},
                                           {"kv", required_argument, NULL, KV},
                                           {"device", required_argument, NULL, DEVICE},
+                                          {"operations", no_argument, NULL, OPERATIONS},
                                           {"pack-dir", required_argument, NULL, PACK},
                                           {"threads", required_argument, NULL, THREADS},
                                           {"help", no_argument, NULL, HELP},
@@ -116,6 +121,7 @@ static int read_options(int argc, char **argv, options *o) {
         case TEXT: o->text = optarg; break;
         case PACK: o->pack_dir = optarg; break;
         case DEVICE: o->device = optarg; break;
+        case OPERATIONS: o->operations = true; break;
         case CTX: ok = lg_option_u64(argv[0], "--ctx", optarg, 2, 1 << 20, &o->n_ctx); break;
         case MAX_KL:
             ok = lg_option_float(argv[0], "--max-kl", optarg, 0, 100, &o->max_kl);
@@ -161,72 +167,22 @@ static void compare_row(result *r, const float *x, const float *y, uint32_t n) {
     r->n_clear_same += clear && bx == by;
 }
 
-/* ---- layer by layer ---- */
-
-static lg_status open_streams(streams *s, const lg_config *c, lg_err *err) {
-    s->n_embd = c->n_embd;
-    s->n_layer = c->n_layer;
-    for (int k = 0; k < 2; k++)
-        s->x[k] = lg_mem_calloc((c->n_layer + 1) * LG_SCORE_STEP, c->n_embd * sizeof **s->x);
-    s->worst = lg_mem_calloc(3 * (c->n_layer + 1), sizeof *s->worst);
-    if (!s->x[0] || !s->x[1] || !s->worst)
-        return LG_FAIL(err, LG_E_NOMEM, "no memory for the layers' outputs");
-    s->sum = s->worst + c->n_layer + 1;
-    s->scale = s->sum + c->n_layer + 1;
-    return LG_OK;
-}
-
-static void close_streams(streams *s) {
-    for (int k = 0; k < 2; k++) LG_FREE(s->x[k]);
-    LG_FREE(s->worst);
-}
-
-/* Keep "embed" and each layer's "out" of a step. */
-static void take_stream(void *ctx, int layer, const char *name, const float *data, size_t n_row,
-                        size_t n_col, size_t ld) {
-    const tap *t = ctx;
-    const streams *s = t->all;
-    if (strcmp(name, layer < 0 ? "embed" : "out") != 0) return;
-    LG_ASSERT(n_row <= LG_SCORE_STEP && n_col == s->n_embd && layer < (int)s->n_layer);
-    float *to = s->x[t->side] + (size_t)(layer + 1) * LG_SCORE_STEP * n_col;
-    for (size_t i = 0; i < n_row; i++)
-        memcpy(to + i * n_col, data + i * ld, n_col * sizeof *to);
-}
-
-static void compare_streams(streams *s, size_t n_row) {
-    if (!s->worst) return;
-    for (size_t l = 0; l <= s->n_layer; l++) {
-        const float *x = s->x[0] + l * LG_SCORE_STEP * s->n_embd,
-                    *y = s->x[1] + l * LG_SCORE_STEP * s->n_embd;
-        for (size_t i = 0; i < n_row * s->n_embd; i++) {
-            double d = fabs((double)x[i] - (double)y[i]);
-            if (!(d <= s->worst[l])) s->worst[l] = d;
-            s->sum[l] += d;
-            s->scale[l] += fabs((double)x[i]);
-        }
-    }
-    s->n += n_row * s->n_embd;
-}
-
-static void print_streams(const streams *s) {
-    if (!s->worst) return;
-    printf("residual stream  |difference| max, mean; mean |reference|\n");
-    for (size_t l = 0; l <= s->n_layer; l++) {
-        char name[32] = "embedding";
-        if (l) snprintf(name, sizeof name, "layer %zu", l - 1);
-        printf("  %-14s %.3g, %.3g; %.3g\n", name, s->worst[l], s->sum[l] / (double)s->n,
-               s->scale[l] / (double)s->n);
-    }
+/* Rows of the next step of a text. */
+static uint32_t next_rows(const pair *p, uint32_t at, uint32_t n) {
+    uint32_t len = p->max_row;
+    if (p->device && at >= n / 2) return 1;
+    if (p->device && at < n / 2) n = n / 2;
+    return n - at < len ? n - at : len;
 }
 
 static lg_status compare_text(pair *p, const uint32_t *id, uint32_t n, result *r, lg_err *err) {
     for (uint32_t at = 0, len; at < n; at += len) {
         const float *x[2];
         size_t ld[2];
-        len = n - at < LG_SCORE_STEP ? n - at : LG_SCORE_STEP;
+        len = next_rows(p, at, n);
+        if (p->taps) LG_TRY(lg_taps_next(p->taps, err));
         for (int k = 0; k < 2; k++)
             LG_TRY(lg_score_step(&p->s[k], id + at, len, at, len, &x[k], &ld[k], err));
-        compare_streams(&p->streams, len);
         for (uint32_t i = 0; i < len; i++) {
             compare_row(r, x[0] + i * ld[0], x[1] + i * ld[1], p->w[0]->cfg.n_vocab);
             if (!isfinite(r->kl[r->n - 1]))
@@ -313,7 +269,7 @@ static bool print_result(const options *o, const pair *p, result *r) {
            r->kl[r->n / 2], r->kl[r->n * 99 / 100], r->kl[r->n - 1]);
     printf("top-1 agreement  %.2f %%; outside near-ties (%.1f) %.2f %% of %zu\n",
            100.0 * (double)r->n_same / n, (double)NEAR_TIE, clear, r->n_clear);
-    print_streams(&p->streams);
+    if (p->taps) lg_taps_print(p->taps, stdout);
     float max_kl = o->max_kl, min_top1 = o->min_top1;
     if (!o->against && max_kl < 0) max_kl = 0.003f;
     if (!o->against && min_top1 < 0) min_top1 = 99;
@@ -341,22 +297,22 @@ static lg_status open_pair(const options *o, lg_pool *pool, pair *p, lg_err *err
             return LG_FAIL(err, LG_E_ARG, "%s: found a vocabulary of %u, expected %u as in %s",
                            o->against, p->w[0]->cfg.n_vocab, p->w[1]->cfg.n_vocab, o->model);
     }
-    if (!o->device) {
-        LG_TRY(lg_score_init(&p->s[0], p->w[0], pool, n_ctx, 1, true, LG_KV_F32, err));
-        return lg_score_init(&p->s[1], p->w[1], pool, n_ctx, 1, false, o->kv, err);
-    }
-    LG_TRY(lg_pjrt_device_open(o->device, &p->device, err));
-    bool layers = p->w[0]->cfg.n_layer == p->w[1]->cfg.n_layer &&
-                  p->w[0]->cfg.n_embd == p->w[1]->cfg.n_embd;
-    if (layers) LG_TRY(open_streams(&p->streams, &p->w[1]->cfg, err));
+    const lg_config *c = &p->w[1]->cfg;
+    bool alike = p->w[0]->cfg.n_layer == c->n_layer && p->w[0]->cfg.n_embd == c->n_embd;
+    if (o->operations && !alike)
+        return LG_FAIL(err, LG_E_ARG, "--operations: the layers of both models are not alike");
+    p->max_row = o->operations ? MAX_ROW_ALL : LG_SCORE_STEP;
+    if (alike) LG_TRY(lg_taps_open(c, o->operations, p->max_row, &p->taps, err));
+    if (o->device) LG_TRY(lg_pjrt_device_open(o->device, &p->device, err));
     for (int k = 0; k < 2; k++) {
         lg_backend_opt opt = lg_score_options(p->w[k], n_ctx, 1, k == 0, o->kv);
-        p->tap[k] = (tap){&p->streams, k};
-        opt.trace = layers ? take_stream : NULL;
+        p->tap[k] = (lg_tap){p->taps, k == 1};
+        opt.trace = alike ? lg_taps_take : NULL;
         opt.trace_ctx = &p->tap[k];
+        opt.trace_all = o->operations;
         opt.device = k ? p->device : NULL;
-        LG_TRY(lg_score_init_on(&p->s[k], p->w[k], pool,
-                                k ? lg_backend_pjrt() : lg_backend_cpu(), &opt, err));
+        const lg_backend_ops *ops = opt.device ? lg_backend_pjrt() : lg_backend_cpu();
+        LG_TRY(lg_score_init_on(&p->s[k], p->w[k], pool, ops, &opt, err));
     }
     return LG_OK;
 }
@@ -386,7 +342,7 @@ done:
     lg_mem_free(r.kl);
     lg_free(id);
     for (int k = 0; k < 2; k++) lg_score_fini(&p.s[k]);
-    close_streams(&p.streams);
+    lg_taps_close(&p.taps);
     lg_pjrt_device_close(&p.device);
     if (p.w[0] != p.w[1]) lg_weights_close(&p.w[0]);
     lg_weights_close(&p.w[1]);

@@ -57,10 +57,12 @@ typedef struct lg_backend_opt {
     void *observe_ctx;
     /* For tests: called with every intermediate of a step, [n_row][n_col] with ld; names as in
      * tests/data/golden/TENSORS.md without "trace.L<i>.", layer -1 for "embed" and "final_norm".  NULL in use.  On a device
-     * only "embed" and each layer's "out", of one part of a sequence at a time. */
+     * only "embed" and each layer's "out", of one part of a sequence at a time; with trace_all what else its parts know, from programs
+     * whose layers are written out. */
     void (*trace)(void *ctx, int layer, const char *name, const float *data, size_t n_row,
                   size_t n_col, size_t ld);
     void *trace_ctx;
+    bool trace_all;
 } lg_backend_opt;
 
 /* Bytes that the options would take; no allocation happens. */

@@ -110,6 +110,7 @@ typedef struct fit {
     const lg_config *cfg;
     lg_backend_plan_fn *plan;
     const lg_dist *dist;
+    struct lg_pjrt_device *device;
     int n_thread;
     uint64_t weight_bytes;
     uint32_t n_sample_vocab, n_batch_tok;
@@ -159,6 +160,7 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
                               .n_page = n_seq * per_seq,
                               .n_ctx = n_ctx,
                               .dist = f->dist,
+                              .device = f->device,
                               .max_tok = f->n_batch_tok,
                               .max_seq = n_seq,
                               .max_out = n_seq,
@@ -278,14 +280,14 @@ static lg_status fit_cache(const fit *f, const lg_options *opt, uint64_t *room, 
 lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
                         uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
                         lg_backend_plan_fn *plan, lg_budget *b, lg_err *err) {
-    return lg_budget_fit_ranks(cfg, opt, weight_bytes, bytes, roomy, n_sample_vocab, n_thread,
-                               plan, NULL, b, err);
+    return lg_budget_fit_on(cfg, opt, weight_bytes, bytes, roomy, n_sample_vocab, n_thread,
+                            plan, NULL, NULL, b, err);
 }
 
-lg_status lg_budget_fit_ranks(const lg_config *cfg, const lg_options *opt,
-                              uint64_t weight_bytes, uint64_t bytes, bool roomy,
-                              uint32_t n_sample_vocab, int n_thread, lg_backend_plan_fn *plan,
-                              const lg_dist *dist, lg_budget *b, lg_err *err) {
+lg_status lg_budget_fit_on(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
+                           uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
+                           lg_backend_plan_fn *plan, const lg_dist *dist,
+                           struct lg_pjrt_device *device, lg_budget *b, lg_err *err) {
     LG_TRY(check(cfg, opt, err));
     uint32_t n_ctx = opt->n_ctx ? opt->n_ctx : cfg->n_ctx_max;
     uint32_t n_seq = opt->n_seq ? opt->n_seq : 64;
@@ -299,6 +301,7 @@ lg_status lg_budget_fit_ranks(const lg_config *cfg, const lg_options *opt,
     fit f = {.cfg = cfg,
              .plan = plan,
              .dist = dist,
+             .device = device,
              .n_thread = n_thread,
              .weight_bytes = weight_bytes,
              .n_sample_vocab = n_sample_vocab,

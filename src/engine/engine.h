@@ -380,11 +380,12 @@ lg_status lg_budget_fit(const lg_config *cfg, const lg_options *opt, uint64_t we
                         uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
                         lg_backend_plan_fn *plan, lg_budget *b, lg_err *err);
 
-/* The same for each rank of a group, where a step of all ranks has n_batch_tok rows (dist NULL: alone). */
-lg_status lg_budget_fit_ranks(const lg_config *cfg, const lg_options *opt,
-                              uint64_t weight_bytes, uint64_t bytes, bool roomy,
-                              uint32_t n_sample_vocab, int n_thread, lg_backend_plan_fn *plan,
-                              const lg_dist *dist, lg_budget *b, lg_err *err);
+/* The same for each rank of a group, where a step of all ranks has n_batch_tok rows (dist NULL: alone); or for devices, whose
+ * choice of types decides what a page and a state are (device NULL: none). */
+lg_status lg_budget_fit_on(const lg_config *cfg, const lg_options *opt, uint64_t weight_bytes,
+                           uint64_t bytes, bool roomy, uint32_t n_sample_vocab, int n_thread,
+                           lg_backend_plan_fn *plan, const lg_dist *dist,
+                           struct lg_pjrt_device *device, lg_budget *b, lg_err *err);
 
 /* ---- engine.c ---- */
 

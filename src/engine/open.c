@@ -63,10 +63,10 @@ static lg_status plan(const lg_options *opt, folder *f, const lg_backend_ops *op
                      "%s: the tokenizer has %u ids, expected at most vocab_size (%u)",
                      opt->model_path, n_token, w->cfg.n_vocab);
     if (st == LG_OK)
-        st = lg_budget_fit(&w->cfg, opt, w->weight_bytes, bytes, opt->memory_bytes == 0,
-                           n_token, lg_pool_n_thread(f->pool), ops->plan, b, err);
+        st = lg_budget_fit_on(&w->cfg, opt, w->weight_bytes, bytes, opt->memory_bytes == 0,
+                              n_token, lg_pool_n_thread(f->pool), ops->plan, NULL, f->device, b,
+                              err);
     b->stall_us = opt->max_stall_us;
-    b->opt.device = f->device;
     if (f->device && st == LG_OK)
         f->w = w;
     else

@@ -206,8 +206,8 @@ static lg_status fit(lg_ranks *r, const lg_options *opt, const lg_config *cfg,
     }
     /* What is asked for is for the group. */
     if (o.n_seq) o.n_seq = (o.n_seq + r->comm.n_rank - 1) / r->comm.n_rank;
-    LG_TRY(lg_budget_fit_ranks(cfg, &o, weight, memory, opt->memory_bytes == 0, n_token,
-                               n_thread, lg_leader_plan_bytes, &r->dist, b, err));
+    LG_TRY(lg_budget_fit_on(cfg, &o, weight, memory, opt->memory_bytes == 0, n_token, n_thread,
+                            lg_leader_plan_bytes, &r->dist, NULL, b, err));
     b->stall_us = opt->max_stall_us;
     return LG_OK;
 }

@@ -26,6 +26,11 @@ def mean(out):
     return float(re.search(r"KL, nats +mean ([^,]+),", out).group(1))
 
 
+def table(out):
+    """Rows of the tables of differences: name, largest, mean, size, mean / size."""
+    return re.findall(r"^  (\S.*?)" + 4 * r" +([0-9.e+-]+)" + "$", out, re.M)
+
+
 def nll(out):
     return float(re.search(r"log-likelihood ([0-9.]+),", out).group(1))
 
@@ -53,6 +58,16 @@ def main():
             assert 0 <= mean(out) <= 0.003 and "positions        1024" in out and "passed" in out, out
         # The portable level multiplies floats.
         assert mean(run("verify", files["q4_k"], "--ctx", "16", "--kv", "f32", LG_CPU="ref")) < 1e-12
+        # Operations: of float products none differs; of a quantised model's all that a layer has, and no other.
+        out = run("verify", MODEL, "--ctx", "48", "--kv", "f32", "--operations")
+        rows = table(out)
+        assert len(rows) == 5 + 23 and all(r[1] == r[2] == "0" and float(r[3]) > 0 for r in rows), out
+        assert "chosen experts           0 %" in out, out
+        out = run("verify", files["q4_k"], "--ctx", "48", "--operations", "--max-kl", "1")
+        rows = table(out)
+        differ = {r[0] for r in rows if float(r[1]) >= float(r[2]) > 0}
+        assert len(rows) == 5 + 23 and differ == {r[0] for r in rows} - {"embedding"}, out
+
         # A gate that cannot be met; another model as the reference.
         out = run("verify", files["q4_k"], "--against", MODEL, "--ctx", "48", "--max-kl", "1e-9", status=1)
         assert mean(out) > 1e-4 and "MISSED" in out, out

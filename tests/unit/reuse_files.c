@@ -52,7 +52,7 @@ void test_restored(void **state) {
 
 void test_mutated_files_show(void **state) {
     (void)state;
-    bench *b = &benches[0];
+    bench *b = first_bench();
     for (int f = LATE; f <= FILE_PAGES; f++) {
         const char *dir = fresh_dir();
         fault = f == LATE ? LATE : NO_FAULT;

@@ -1,5 +1,5 @@
-/* reuse_rig.h - the harness of test_reuse: prompts, a backend that notes the logits and can be made to err, runs and what came of
- * them.  Each axis is a file: reuse_*.c. */
+/* reuse_rig.h - the harness of test_reuse and test_pjrt_reuse: prompts, a backend that notes the logits and can be made to err, runs and
+ * what came of them.  The axes are in files reuse_*.c. */
 #ifndef LG_REUSE_RIG_H
 #define LG_REUSE_RIG_H
 
@@ -38,8 +38,22 @@ typedef struct bench {
     text text[MAX_TEXT];
     uint32_t n_text;
     outcome cold[MAX_TEXT], got[MAX_TEXT];
+    float *cold_row, *got_row; /* on a device: [MAX_TEXT][MAX_NEW][n_vocab] logits, owned */
     lg_engine *eng;
 } bench;
+
+/* What is tested.  This processor's answers are the same bit by bit.  A device's sums have the order of the program that a row
+ * happens to be in: logits may differ by `slack`, and the ids where the cold run's logits of both are as close as twice that. */
+typedef struct target {
+    const lg_backend_ops *ops;
+    struct lg_pjrt_device *device; /* NULL: this processor */
+    float slack;
+    /* the faults: zero the recurrent state of a slot, of a snapshot's part; half of a page */
+    void (*drop_state)(lg_backend *be, uint32_t slot);
+    void (*drop_snap)(lg_backend *be, uint32_t snap, uint32_t part);
+    void (*drop_page)(lg_backend *be, uint32_t page);
+} target;
+extern target under; /* this processor, until another is set */
 
 typedef struct setting {
     uint32_t n_seq, n_batch_tok, n_snap, n_page; /* 0: as the budget gives */
@@ -54,7 +68,11 @@ enum fault { NO_FAULT, DROP_STATE, LATE, FILE_STATE, FILE_PAGES };
 extern bench benches[N_BENCH];
 extern enum fault fault; /* what the backend does wrong */
 
-#define EACH(b) for (bench *b = benches; b < benches + N_BENCH; b++)
+/* A device, whose programs take long to compile, gets the smaller model alone. */
+#define EACH(b) for (bench *b = first_bench(); b < benches + N_BENCH; b++)
+static inline bench *first_bench(void) {
+    return benches + (under.device ? 1 : 0);
+}
 
 bool few(void); /* whether to do a part only */
 
@@ -78,11 +96,20 @@ void run_all(bench *b, bool alone);
 uint32_t run_putting_back(bench *b);
 
 /* Prompts whose ids or logits are not those of the cold run; tokens that were not computed. */
+bool is_same(const bench *b, uint32_t i);
 uint32_t n_different(const bench *b);
 uint32_t n_cached(const bench *b);
 void expect_same(const bench *b, const char *axis);
 
 /* The axes. */
+void test_warm_and_batched(void **state);
+void test_split(void **state);
+void test_every_boundary(void **state);
+void test_one_thread(void **state);
+void test_after_evictions(void **state);
+void test_after_cancels(void **state);
+void test_continued(void **state);
+void test_mutations_show(void **state);
 void test_put_back(void **state);
 void test_copies_of_one_prompt(void **state);
 void test_code_words_stay_with_their_owners(void **state);

@@ -34,10 +34,10 @@ typedef struct step_rig {
     double compile_s;
     lg_step_debug debug; /* of the last text with intermediates */
     /* of the last step */
-    float *logits;     /* [n_device][n_out][n_vocab] */
-    int32_t *id;       /* [n_device][n_out] */
-    float *logprob;    /* [n_device][n_out] */
-    float *item[1024]; /* intermediates, device 0 */
+    float *logits;                 /* [n_device][n_out][n_vocab] */
+    int32_t *id;                   /* [n_device][n_out] */
+    float *logprob;                /* [n_device][n_out] */
+    float *item[LG_STEP_MAX_ITEM]; /* intermediates, device 0 */
     float *trace;
 } step_rig;
 

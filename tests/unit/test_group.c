@@ -186,8 +186,8 @@ static void fit(rig *r, const lg_dist *dist) {
     lg_err err = {0};
     uint32_t n_token = lg_tokenizer_n_id(lg_text_tokenizer(r->text));
     if (n_token > r->all->cfg.n_vocab) n_token = r->all->cfg.n_vocab;
-    if (lg_budget_fit_ranks(&r->all->cfg, &opt, 0, UINT64_C(300) << 20, false, n_token, 1,
-                            dist ? group.plan : cpu.plan, dist, &r->budget, &err) != LG_OK)
+    if (lg_budget_fit_on(&r->all->cfg, &opt, 0, UINT64_C(300) << 20, false, n_token, 1,
+                         dist ? group.plan : cpu.plan, dist, NULL, &r->budget, &err) != LG_OK)
         fail_msg("%s", err.msg);
     r->budget.opt.n_snap = 12;
 }

@@ -13,8 +13,9 @@ static uint32_t pages_of(uint32_t n_tok) {
 
 /* ---- sizes ---- */
 
-static lg_pjrt_type kv_type(lg_dtype kv) {
-    switch (kv) {
+static lg_pjrt_type kv_type(const lg_backend_opt *opt) {
+    if (opt->device && opt->device->kv_fp8) return LG_PJRT_F8E4M3FN;
+    switch (opt->kv) {
     case LG_F32: return LG_PJRT_F32;
     case LG_BF16: return LG_PJRT_BF16;
     case LG_F16: return LG_PJRT_F16;
@@ -28,7 +29,7 @@ static void plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int n_th
     uint64_t n_attn = 0, n_gdn = 0, rows = opt->max_tok, out = opt->max_out;
     for (uint32_t i = 0; i < cfg->n_layer; i++)
         cfg->layer[i] == LG_LAYER_ATTN ? n_attn++ : n_gdn++;
-    uint64_t kv = lg_pjrt_type_bytes(kv_type(opt->kv)), conv = lg_config_conv_dim(cfg);
+    uint64_t kv = lg_pjrt_type_bytes(kv_type(opt)), conv = lg_config_conv_dim(cfg);
     uint64_t s = lg_pjrt_type_bytes(opt->device ? opt->device->state : LG_PJRT_F32);
     *plan = (lg_backend_plan){.n_snap_part = 1};
     plan->page_bytes = n_attn * LG_PAGE_TOK * cfg->n_kv_head * cfg->d_head * 2 * kv;
@@ -51,7 +52,7 @@ static lg_status check(const lg_config *c, const lg_backend_opt *opt, lg_err *er
     if (opt->dist || opt->observe)
         return LG_FAIL(err, LG_E_UNSUPPORTED,
                        "device: ranks and observing products are the processor's only");
-    if (!kv_type(opt->kv))
+    if (!kv_type(opt))
         return LG_FAIL(err, LG_E_UNSUPPORTED,
                        "kv: found %s, expected f32, bf16 or f16 on a device",
                        lg_dtype_name(opt->kv));
@@ -71,7 +72,8 @@ static lg_status check(const lg_config *c, const lg_backend_opt *opt, lg_err *er
 static void carve(lg_pjrt_be *be, lg_arena *a) {
     size_t n = be->model.n_device, vocab = be->cfg->n_vocab;
     be->arg = lg_arena_take(a, n * be->n_arg, sizeof *be->arg);
-    be->out = lg_arena_take(a, n * (LG_PJRT_N_POOL + 4), sizeof *be->out);
+    size_t n_out = LG_PJRT_N_POOL + 4 + (be->opt.trace_all ? LG_STEP_MAX_ITEM : 0);
+    be->out = lg_arena_take(a, n * n_out, sizeof *be->out);
     be->keep = lg_arena_take(a, be->n_arg, sizeof *be->keep);
     be->unit_arg = lg_arena_take(a, n * (2 * LG_PJRT_N_POOL + 1), sizeof *be->unit_arg);
     be->unit_out = lg_arena_take(a, n * LG_PJRT_N_POOL, sizeof *be->unit_out);
@@ -137,6 +139,7 @@ static void be_close(lg_backend **handle) {
     for (lg_pjrt_program *p = be->program, *next; p; p = next) {
         next = p->next;
         lg_pjrt_exe_close(&p->exe);
+        lg_mem_free(p->items);
         lg_mem_free(p);
     }
     lg_pjrt_unit_close(be);
@@ -151,6 +154,18 @@ static void be_close(lg_backend **handle) {
     lg_mem_free(be->down);
     lg_mem_free(be);
     *handle = NULL;
+}
+
+/* FP8 experts stay what they are where the programs can have them so. */
+static void choose_experts(lg_pjrt_be *be, const lg_weights *w) {
+    if (be->dev->widen) return;
+    if (lg_pjrt_load_has_fp8(w))
+        be->model.expert = LG_PJRT_F8E4M3FN;
+    else if (w->cfg.quant == LG_QUANT_FP8 && w->cfg.n_expert)
+        lg_diag_log(LG_LOG_WARN,
+                    "device: experts become %s: FP8 is kept with scales of whole blocks of "
+                    "128 x 128 in every layer only",
+                    lg_pjrt_type_name(be->dev->weight));
 }
 
 /* Parts of ours in the steps, where the device was opened for them. */
@@ -179,12 +194,15 @@ static lg_status be_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool
     be->model = (lg_pjrt_model){.cfg = &w->cfg,
                                 .n_device = d->n,
                                 .weight = d->weight,
-                                .kv = kv_type(opt->kv),
+                                .act_fp8 = d->act_fp8,
+                                .kv = kv_type(opt),
                                 .state = d->state,
                                 .n_slot = opt->n_slot + opt->n_snap + 1,
                                 .n_page = opt->n_page + 1,
                                 .n_ctx = opt->n_ctx,
-                                .n_sample_vocab = opt->n_sample_vocab};
+                                .n_sample_vocab = opt->n_sample_vocab,
+                                .unrolled = opt->trace && opt->trace_all};
+    choose_experts(be, d->source ? d->source : w);
     choose_parts(be);
     pthread_mutex_init(&be->lock, NULL);
     *handle = (lg_backend *)(void *)be;

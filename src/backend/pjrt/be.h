@@ -31,7 +31,10 @@ typedef struct lg_pjrt_device {
     lg_pjrt_client *client;
     uint32_t n; /* devices to use: owners */
     lg_pjrt_type weight, state;
-    bool mixed; /* rows of answers and of prompts in one program */
+    bool widen;   /* FP8 experts become as other matrices */
+    bool act_fp8; /* rows into routed experts are rounded to FP8 */
+    bool kv_fp8;  /* keys and values are FP8, whatever lg_backend_opt.kv says */
+    bool mixed;   /* rows of answers and of prompts in one program */
     lg_pjrt_parts parts;
     uint32_t grow; /* programs' sizes grow by this factor */
     const lg_weights *
@@ -45,6 +48,8 @@ typedef struct lg_pjrt_device {
 
 /* Open what `spec` names: "pjrt:PATH[,name=value]...".  Own names are taken out, the rest are the plugin's client options:
  *     weights=bf16|f32   how matrices are kept (bf16)       state=f32|bf16    how the recurrent state is kept (f32)
+ *     experts=fp8|wide   FP8 experts of a model as they are, or as other matrices (fp8)
+ *     act=bf16|fp8       rows into routed experts (as the matrices)   kv=fp8   keys and values (as --kv says)
  *     devices=N          use the first N (1)                programs=DIR      keep compiled programs there
  *     grow=N             2 to 8: sizes of programs (4 on a CPU, else 2)
  *     mixed=true|false   answers and prompts in one program (false on a CPU, else true)
@@ -56,7 +61,11 @@ void lg_pjrt_device_close(lg_pjrt_device **d);
 /* Whether a --device text is one of ours. */
 bool lg_pjrt_device_is(const char *spec);
 
-/* Bytes that a model's weights take on one device, at most. */
+/* Whether a model's experts can be kept in FP8: E4M3 with one scale a block of 128 x 128 in every layer, widths that are whole
+ * blocks. */
+bool lg_pjrt_load_has_fp8(const lg_weights *w);
+
+/* Bytes that a model's weights take on one device, at most; of shapes alone by what the config says. */
 uint64_t lg_pjrt_device_weight_bytes(const lg_pjrt_device *d, const lg_weights *w);
 
 /* Bytes that one device has for everything, or 0 when it does not say. */
@@ -72,6 +81,8 @@ typedef struct lg_pjrt_program {
     lg_pjrt_bucket bucket;
     lg_pjrt_exe *exe;
     lg_pjrt_out out;
+    lg_step_debug
+        *items; /* owned: results behind those of out, with opt.trace_all; else NULL */
     struct lg_pjrt_program *next;
 } lg_pjrt_program;
 

@@ -56,7 +56,14 @@ static lg_status compile(lg_pjrt_be *be, lg_pjrt_program *p, lg_err *err) {
     uint64_t began = lg_clock_us();
     lg_pjrt_sig *sig = lg_mem_alloc(sizeof *sig);
     lg_status st = sig ? LG_OK : LG_FAIL(err, LG_E_NOMEM, "program: no memory");
-    if (st == LG_OK) st = lg_pjrt_step_text(&be->model, &p->bucket, &text, sig, err);
+    if (st == LG_OK && be->model.unrolled) {
+        p->items = lg_mem_alloc(sizeof *p->items);
+        if (!p->items) st = LG_FAIL(err, LG_E_NOMEM, "program: no memory");
+    }
+    if (st == LG_OK && p->items)
+        st = lg_step_debug_text(&be->model, &p->bucket, &text, sig, p->items, err);
+    else if (st == LG_OK)
+        st = lg_pjrt_step_text(&be->model, &p->bucket, &text, sig, err);
     if (st == LG_OK) st = check(be, sig, err);
     if (st == LG_OK)
         st = lg_pjrt_cache_compile(&be->dev->cache, be->dev->client, lg_buf_str(&text),
@@ -86,6 +93,7 @@ lg_status lg_pjrt_bucket_program(lg_pjrt_be *be, const lg_pjrt_bucket *b,
     lg_status st = compile(be, p, err);
     if (st != LG_OK) {
         lg_pjrt_exe_close(&p->exe);
+        lg_mem_free(p->items);
         lg_mem_free(p);
         return st;
     }

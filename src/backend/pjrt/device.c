@@ -30,6 +30,13 @@ static lg_status take_type(const lg_pjrt_option *o, lg_pjrt_type *t, lg_err *err
     return LG_OK;
 }
 
+/* yes or no. */
+static lg_status take_word(const lg_pjrt_option *o, const char *yes, const char *no,
+                           const char *both, bool *value, lg_err *err) {
+    *value = strcmp(o->text, yes) == 0;
+    return *value || strcmp(o->text, no) == 0 ? LG_OK : want(o, both, err);
+}
+
 static lg_status take_number(const lg_pjrt_option *o, int64_t least, int64_t most, uint32_t *n,
                              lg_err *err) {
     char range[64];
@@ -46,6 +53,11 @@ static lg_status take(lg_pjrt_device *d, const lg_pjrt_option *o, int *mixed, in
     *own = true;
     if (strcmp(o->name, "weights") == 0) return take_type(o, &d->weight, err);
     if (strcmp(o->name, "state") == 0) return take_type(o, &d->state, err);
+    if (strcmp(o->name, "experts") == 0)
+        return take_word(o, "wide", "fp8", "fp8 or wide", &d->widen, err);
+    if (strcmp(o->name, "act") == 0)
+        return take_word(o, "fp8", "bf16", "bf16 or fp8", &d->act_fp8, err);
+    if (strcmp(o->name, "kv") == 0) return take_word(o, "fp8", "fp8", "fp8", &d->kv_fp8, err);
     if (strcmp(o->name, "devices") == 0) return take_number(o, 1, LG_PJRT_MAX_DEV, &d->n, err);
     if (strcmp(o->name, "grow") == 0) return take_number(o, 2, 8, &d->grow, err);
     if (strcmp(o->name, "programs") == 0) {
@@ -118,7 +130,13 @@ void lg_pjrt_device_close(lg_pjrt_device **d) {
 }
 
 uint64_t lg_pjrt_device_weight_bytes(const lg_pjrt_device *d, const lg_weights *w) {
-    return w->n_param * lg_pjrt_type_bytes(d->weight);
+    const lg_config *c = &w->cfg;
+    uint64_t wide = lg_pjrt_type_bytes(d->weight), experts = 0;
+    if (!d->widen && c->quant == LG_QUANT_FP8 && c->n_embd % 128 == 0 &&
+        c->n_ff_expert % 128 == 0)
+        experts = 3ull * c->n_layer * c->n_expert * c->n_embd * c->n_ff_expert;
+    /* with a float for each 128 x 128 */
+    return (w->n_param - experts) * wide + experts + experts / (128 * 128) * sizeof(float);
 }
 
 uint64_t lg_pjrt_device_memory(const lg_pjrt_device *d) {
@@ -128,6 +146,12 @@ uint64_t lg_pjrt_device_memory(const lg_pjrt_device *d) {
 }
 
 uint64_t lg_pjrt_device_build(const lg_pjrt_device *d) {
-    const uint64_t v[] = {lg_pjrt_plugin_build(d->plugin), d->weight, d->state};
+    const uint64_t v[] = {lg_pjrt_plugin_build(d->plugin),
+                          d->weight,
+                          d->state,
+                          d->widen,
+                          d->act_fp8,
+                          d->kv_fp8,
+                          d->parts};
     return lg_hash_add(LG_HASH_START, v, sizeof v);
 }

@@ -1,7 +1,7 @@
 /* load.c - the model's weights as a program's arguments: from packed panels to row-major buffers on the devices.
  *
  * In: lg_weights, the signature's WEIGHT arguments.  Out: be->arg.  A matrix is widened exactly to floats, then rounded once to
- * the type that the program wants; pieces of at most PIECE bytes go to every device that takes them, so the host never holds more.
+ * the type that the program wants; FP8 experts go as they are, with their scales.  Pieces of at most PIECE bytes go to every device that takes them, so the host never holds more.
  * Thread: the opening one and the pool.  Memory: one piece.  Test: tests/unit/test_pjrt_step.c */
 #include "backend/pjrt/be.h"
 #include "base/num.h"
@@ -49,6 +49,13 @@ static void store(lg_pjrt_type type, void *to, size_t i, float x) {
         ((uint16_t *)to)[i] = lg_num_to_bf16(x);
 }
 
+static void store_e4m3(const lg_mat *w, uint32_t panel, uint32_t n_row, uint8_t *to) {
+    const uint8_t *from = (const uint8_t *)w->panel + (size_t)panel * w->n_in * LG_NR;
+    for (uint32_t k = 0; k < w->n_in; k++)
+        for (uint32_t c = 0; c < n_row; c++)
+            to[(size_t)c * w->n_in + k] = from[(size_t)k * LG_NR + c];
+}
+
 typedef struct matrix {
     const lg_mat *w;
     lg_pjrt_type type;
@@ -63,6 +70,10 @@ static void panel_task(void *ctx, size_t task, int thread) {
     uint32_t panel = m->panel0 + (uint32_t)task, row0 = panel * LG_NR;
     uint32_t n_row = w->n_out - row0 < LG_NR ? w->n_out - row0 : LG_NR;
     float wide[LG_MAX_BLOCK * LG_NR];
+    if (m->type == LG_PJRT_F8E4M3FN) {
+        store_e4m3(w, panel, n_row, m->to + task * LG_NR * w->n_in);
+        return;
+    }
     for (uint32_t k0 = 0; k0 < w->n_in; k0 += LG_MAX_BLOCK) {
         uint32_t n_k = w->n_in - k0 < LG_MAX_BLOCK ? w->n_in - k0 : LG_MAX_BLOCK;
         if (lg_dtype_is_block(w->type)) lg_dequant_mat(w, panel, k0, n_k, wide);
@@ -141,15 +152,22 @@ static lg_status put_rope(sink *s, bool sin, lg_err *err) {
 
 /* ---- which weight ---- */
 
-/* A weight is one or two matrices, or a vector. */
+/* A weight is one or two matrices, or their scales, or a vector. */
 typedef struct source {
     const lg_mat *mat[2];
+    bool scales; /* of mat: [n_out / 128][n_in / 128] each */
     const float *vec;
     size_t n_vec;
 } source;
 
 static source mlp_source(const lg_mlp_w *m, bool down) {
     source s = {.mat = {down ? &m->down : &m->gate, down ? NULL : &m->up}};
+    return s;
+}
+
+static source mlp_scales(const lg_mlp_w *m, bool down) {
+    source s = mlp_source(m, down);
+    s.scales = true;
     return s;
 }
 
@@ -188,6 +206,8 @@ static source layer_source(const lg_config *c, const lg_layer_w *l, lg_pjrt_weig
     case LG_PJRT_W_ROUTER: return one(&l->router);
     case LG_PJRT_W_EXPERT_GATE_UP: return mlp_source(&l->expert[expert], false);
     case LG_PJRT_W_EXPERT_DOWN: return mlp_source(&l->expert[expert], true);
+    case LG_PJRT_W_EXPERT_GATE_UP_SCALE: return mlp_scales(&l->expert[expert], false);
+    case LG_PJRT_W_EXPERT_DOWN_SCALE: return mlp_scales(&l->expert[expert], true);
     case LG_PJRT_W_SHARED_GATE_UP: return mlp_source(&l->shared, false);
     case LG_PJRT_W_SHARED_DOWN: return mlp_source(&l->shared, true);
     case LG_PJRT_W_SHARED_SCALE: return vector(l->shared_gate, c->n_embd);
@@ -195,20 +215,46 @@ static source layer_source(const lg_config *c, const lg_layer_w *l, lg_pjrt_weig
     }
 }
 
+/* E4M3 with a scale for each whole block of 128 x 128. */
+static bool is_blocks(const lg_mat *m) {
+    return m->type == LG_E4M3 && !m->scale_row && m->scale && m->n_out % 128 == 0 &&
+           m->n_in % 128 == 0;
+}
+
+bool lg_pjrt_load_has_fp8(const lg_weights *w) {
+    if (w->cfg.n_expert == 0) return false;
+    for (uint32_t l = 0; l < w->cfg.n_layer; l++)
+        for (uint32_t e = 0; e < w->cfg.n_expert; e++) {
+            const lg_mlp_w *m = &w->layer[l].expert[e];
+            if (!is_blocks(&m->gate) || !is_blocks(&m->up) || !is_blocks(&m->down))
+                return false;
+        }
+    return true;
+}
+
 static lg_status put_source(sink *s, const source *from, lg_err *err) {
     lg_pjrt_type type = s->arg->dims.type;
     bool fits = from->vec ? type == LG_PJRT_F32 : from->mat[0] && from->mat[0]->panel;
-    if (!fits || (type != LG_PJRT_F32 && type != LG_PJRT_BF16) || s->arg->in_out)
+    for (int i = 0; fits && i < 2; i++)
+        if (from->mat[i] && (from->scales || type == LG_PJRT_F8E4M3FN))
+            fits = is_blocks(from->mat[i]);
+    if (type != LG_PJRT_F32 && type != LG_PJRT_BF16 && type != LG_PJRT_F8E4M3FN) fits = false;
+    if (!fits || s->arg->in_out)
         return LG_FAIL(err, LG_E_UNSUPPORTED, "%s: the model has no such weight as %s",
                        s->arg->name, lg_pjrt_type_name(type));
     if (from->vec) return put(s, from->vec, from->n_vec * sizeof(float), err);
-    for (int i = 0; i < 2; i++)
-        if (from->mat[i]) LG_TRY(put_matrix(s, from->mat[i], err));
+    for (int i = 0; i < 2; i++) {
+        const lg_mat *m = from->mat[i];
+        if (m && from->scales)
+            LG_TRY(put(s, m->scale, m->n_out / 128 * (m->n_in / 128) * sizeof(float), err));
+        else if (m)
+            LG_TRY(put_matrix(s, m, err));
+    }
     return LG_OK;
 }
 
 static bool is_expert(lg_pjrt_weight w) {
-    return w == LG_PJRT_W_EXPERT_GATE_UP || w == LG_PJRT_W_EXPERT_DOWN;
+    return w >= LG_PJRT_W_EXPERT_GATE_UP && w <= LG_PJRT_W_EXPERT_DOWN_SCALE;
 }
 
 /* All layers of one argument, for the devices of s. */

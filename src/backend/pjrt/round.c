@@ -183,25 +183,60 @@ static void sample(lg_pjrt_be *be, const lg_batch_seq *s, const lg_pjrt_part *p,
     if (s->sampler->params.n_top >= 0) to->logprob = be->logprob[out + p->n_out - 1];
 }
 
+/* Rows of one traced result to the tracer: x [n_row][n_col] in the program's order, of device d. */
+static void trace_rows(lg_pjrt_be *be, const lg_batch *batch, const choice *c,
+                       const lg_pjrt_bucket *b, uint32_t d, int layer, const char *name,
+                       const float *x, size_t n_col) {
+    uint32_t one = 0, many = 0;
+    for (uint32_t i = 0; i < be->n_part; i++) {
+        const lg_pjrt_part *part = &be->part[i];
+        if (batch->seq[part->seq].owner != d || !takes(c, part)) continue;
+        size_t row = part->n_tok == 1 ? one++ : b->n_one + (size_t)many++ * b->n_row;
+        be->opt.trace(be->opt.trace_ctx, layer, name, x + row * n_col, part->n_tok, n_col,
+                      n_col);
+    }
+}
+
+/* The intermediates that a program with opt.trace_all gives. */
+static lg_status trace_items(lg_pjrt_be *be, const lg_batch *batch, const choice *c,
+                             const lg_pjrt_program *p, uint32_t d, lg_err *err) {
+    lg_pjrt_buf **from = be->out + (size_t)d * lg_pjrt_exe_n_out(p->exe) + (uint32_t)p->out.n;
+    lg_status st = LG_OK;
+    for (uint32_t i = 0; st == LG_OK && i < p->items->n; i++) {
+        const lg_hlo_type *t = &p->items->item[i].type;
+        lg_pjrt_dims dims = {.type = LG_PJRT_F32, .rank = t->n_dim};
+        size_t n_col = 1;
+        LG_ASSERT(t->dt == LG_HLO_F32);
+        for (uint32_t k = 0; k < t->n_dim; k++) {
+            dims.dim[k] = t->dim[k];
+            if (k) n_col *= (size_t)t->dim[k];
+        }
+        float *x = lg_mem_alloc(lg_pjrt_dims_bytes(&dims));
+        if (!x) return LG_FAIL(err, LG_E_NOMEM, "trace: no memory");
+        st = lg_pjrt_buf_get(be->dev->client, from[i], &dims, x, err);
+        if (st == LG_OK)
+            trace_rows(be, batch, c, &p->bucket, d, p->items->item[i].layer,
+                       p->items->item[i].name, x, n_col);
+        lg_mem_free(x);
+    }
+    return st;
+}
+
 /* The residual stream of every part of device d, to the tracer. */
 static lg_status trace(lg_pjrt_be *be, const lg_batch *batch, const choice *c,
                        const lg_pjrt_program *p, uint32_t d, lg_err *err) {
     const lg_pjrt_bucket *b = &p->bucket;
     size_t n_row = b->n_one + (size_t)b->n_many * b->n_row, h = be->cfg->n_embd;
-    uint32_t n_layer = be->cfg->n_layer, one = 0, many = 0;
+    uint32_t n_layer = be->cfg->n_layer;
     const lg_pjrt_dims dims = {LG_PJRT_F32, 3, {n_layer + 1, (int64_t)n_row, (int64_t)h}};
     lg_pjrt_buf *from = be->out[(size_t)d * lg_pjrt_exe_n_out(p->exe) + (uint32_t)p->out.trace];
     float *x = lg_mem_alloc(lg_pjrt_dims_bytes(&dims));
     if (!x) return LG_FAIL(err, LG_E_NOMEM, "trace: no memory");
     lg_status st = lg_pjrt_buf_get(be->dev->client, from, &dims, x, err);
-    for (uint32_t i = 0; st == LG_OK && i < be->n_part; i++) {
-        const lg_pjrt_part *part = &be->part[i];
-        if (batch->seq[part->seq].owner != d || !takes(c, part)) continue;
-        size_t row = part->n_tok == 1 ? one++ : b->n_one + (size_t)many++ * b->n_row;
-        for (uint32_t l = 0; l <= n_layer; l++)
-            be->opt.trace(be->opt.trace_ctx, (int)l - 1, l ? "out" : "embed",
-                          x + (l * n_row + row) * h, part->n_tok, h, h);
-    }
+    for (uint32_t l = 0; st == LG_OK && l <= n_layer; l++)
+        if (l == 0 || !p->items)
+            trace_rows(be, batch, c, b, d, (int)l - 1, l ? "out" : "embed", x + l * n_row * h,
+                       h);
     lg_mem_free(x);
     return st;
 }
@@ -221,6 +256,7 @@ static lg_status receive(lg_pjrt_be *be, const lg_batch *batch, const choice *c,
     if (b->logits)
         LG_TRY(lg_pjrt_buf_get(client, result[p->out.logits], &logits, be->down, err));
     if (b->trace) LG_TRY(trace(be, batch, c, p, d, err));
+    if (p->items) LG_TRY(trace_items(be, batch, c, p, d, err));
     uint32_t out = 0;
     for (uint32_t i = 0; i < be->n_part; i++) {
         const lg_pjrt_part *part = &be->part[i];

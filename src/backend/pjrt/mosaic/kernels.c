@@ -300,6 +300,7 @@ static lg_hlo_val experts(void *ctx, lg_step_emit *s, lg_hlo_val x, lg_hlo_val i
     lg_hlo_val row = lg_hlo_bin_i(h, "divide", pick(h, t.pair, t.row_place), k);
     lg_hlo_val y = gmm(ctx, s, &t, pick(h, x, row), LG_PJRT_W_EXPERT_GATE_UP,
                        LG_PJRT_W_EXPERT_GATE_UP_SCALE, true);
+    if (s->m->act_fp8) y = lg_step_round_rows(s, y);
     y = gmm(ctx, s, &t, y, LG_PJRT_W_EXPERT_DOWN, LG_PJRT_W_EXPERT_DOWN_SCALE, false);
     lg_hlo_val own = lg_hlo_reshape(h, pick(h, y, t.back), LG_HLO_T(F32, n, k, s->cfg->n_embd));
     own = lg_hlo_mul(h, own, lg_hlo_like(h, w, own, "01"));

@@ -30,8 +30,10 @@ typedef struct lg_pjrt_model {
     uint32_t n_device;
     lg_pjrt_type weight; /* of matrices: BF16 or F32; vectors are F32 */
     lg_pjrt_type expert; /* 0: as weight; F8E4M3FN: with scales of 128 x 128 blocks */
+    bool
+        act_fp8; /* rows into the routed experts' products are rounded to E4M3 (lg_step_round_rows) */
     lg_pjrt_moe moe;
-    lg_pjrt_type kv;    /* F32, BF16, F16 */
+    lg_pjrt_type kv;    /* F32, BF16, F16, F8E4M3FN */
     lg_pjrt_type state; /* of S: F32 or BF16 */
     uint32_t
         n_slot; /* rows of state: the engine's slots, then its snapshots, then one that nobody reads (the last) */

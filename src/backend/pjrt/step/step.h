@@ -21,6 +21,8 @@
 #define LG_STEP_ATTN_TILE 64 /* query rows whose scores exist at once */
 #define LG_STEP_MOE_TILE  16 /* rows of one expert's product */
 
+#define LG_STEP_MAX_ITEM 1536
+
 /* Intermediates as further results, after those of lg_pjrt_sig.out: rows [R][..] of every layer, named as in
  * lg_backend_opt.trace.  Unrolled form only. */
 typedef struct lg_step_debug {
@@ -29,7 +31,7 @@ typedef struct lg_step_debug {
         const char *name;
         lg_hlo_val val;
         lg_hlo_type type;
-    } item[1024];
+    } item[LG_STEP_MAX_ITEM];
     uint32_t n;
 } lg_step_debug;
 
@@ -104,6 +106,11 @@ lg_hlo_val lg_step_matmul(lg_step_emit *s, lg_hlo_val x, lg_hlo_val w);
 /* x / sqrt(mean x^2 + eps) * w along the last axis, F32. */
 lg_hlo_val lg_step_norm(lg_step_emit *s, lg_hlo_val x, lg_hlo_val w);
 lg_hlo_val lg_step_silu(lg_step_emit *s, lg_hlo_val x);
+
+/* Rows into a routed expert's product [..][n] as the weights' type.  With model.act_fp8 each 128 of them (the whole row, where it is not cut so) are E4M3 numbers
+ * times the power of two that brings the largest to 64 .. 448: what BF16 holds exactly, so a product of FP8 rows would be
+ * the same. */
+lg_hlo_val lg_step_round_rows(lg_step_emit *s, lg_hlo_val x);
 
 /* Rows of the sequences from..from + n - 1 out of [S] values. */
 lg_hlo_val lg_step_seqs(lg_step_emit *s, lg_hlo_val x, uint32_t from, uint32_t n);

@@ -32,6 +32,27 @@ static lg_hlo_val mlp(lg_step_emit *s, lg_hlo_val x, lg_pjrt_weight gate_up,
     return lg_step_matmul(s, gated(s, gu), lg_step_weight(s, down));
 }
 
+lg_hlo_val lg_step_round_rows(lg_step_emit *s, lg_hlo_val x) {
+    lg_hlo *h = &s->h;
+    lg_hlo_type t = lg_hlo_as(lg_hlo_type_at(h, x), LG_HLO_F32);
+    if (!s->m->act_fp8 || t.n_dim == 0) return lg_hlo_convert(h, x, s->weight);
+    int64_t last = t.dim[t.n_dim - 1], g = last % 128 ? last : 128, n = lg_hlo_count(t) / g;
+    lg_hlo_type part = LG_HLO_T(F32, n, g), one = LG_HLO_T(F32, n);
+    x = lg_hlo_reshape(h, lg_hlo_convert(h, x, LG_HLO_F32), part);
+    lg_hlo_val top = lg_hlo_reduce(h, "maximum", lg_hlo_un(h, "abs", x), 1);
+    top = lg_hlo_bin_f(h, "maximum", top, 0x1p-100f);
+    /* The power of two at or below the largest; it becomes 128. */
+    top = lg_hlo_bitcast(h, top, lg_hlo_as(one, LG_HLO_I32));
+    top = lg_hlo_bitcast(h, lg_hlo_bin_i(h, "and", top, 0x7f800000), one);
+    lg_hlo_val scale = lg_hlo_like(h, lg_hlo_bin_f(h, "multiply", top, 0x1p-7f), x, "0");
+    lg_hlo_val q = lg_hlo_convert(h, lg_hlo_bin(h, "divide", x, scale), LG_HLO_E4M3);
+    /* As bits between, so that no compiler takes both conversions away. */
+    q = lg_hlo_bitcast(h, q, lg_hlo_as(part, LG_HLO_U8));
+    q = lg_hlo_convert(h, lg_hlo_bitcast(h, q, lg_hlo_as(part, LG_HLO_E4M3)), LG_HLO_F32);
+    x = lg_hlo_reshape(h, lg_hlo_mul(h, q, scale), t);
+    return lg_hlo_convert(h, x, s->weight);
+}
+
 /* Weights q [..][n_out][n_in] of 128 x 128 blocks with scales, as the type of the products. */
 static lg_hlo_val unscale(lg_step_emit *s, lg_hlo_val q, lg_hlo_val scale) {
     lg_hlo *h = &s->h;
@@ -63,6 +84,7 @@ static lg_hlo_val all_experts(lg_step_emit *s, const routed *r) {
         all_matrix(s, LG_PJRT_W_EXPERT_GATE_UP, LG_PJRT_W_EXPERT_GATE_UP_SCALE);
     lg_hlo_val down = all_matrix(s, LG_PJRT_W_EXPERT_DOWN, LG_PJRT_W_EXPERT_DOWN_SCALE);
     lg_hlo_val hid = gated(s, lg_hlo_dot(h, "ni,eoi->neo", r->x, gate_up));
+    if (s->m->act_fp8) hid = lg_hlo_convert(h, lg_step_round_rows(s, hid), LG_HLO_F32);
     hid = lg_hlo_mul(h, hid, lg_hlo_like(h, w, hid, "01"));
     return lg_hlo_dot(h, "nef,eof->no", lg_hlo_convert(h, hid, s->weight), down);
 }
@@ -161,7 +183,7 @@ static lg_hlo_val tiled_experts(lg_step_emit *s, const routed *r) {
     lg_hlo_val gu = lg_step_matmul(
         s, x, expert_matrix(s, LG_PJRT_W_EXPERT_GATE_UP, LG_PJRT_W_EXPERT_GATE_UP_SCALE, e));
     lg_hlo_val o =
-        lg_step_matmul(s, gated(s, gu),
+        lg_step_matmul(s, lg_step_round_rows(s, gated(s, gu)),
                        expert_matrix(s, LG_PJRT_W_EXPERT_DOWN, LG_PJRT_W_EXPERT_DOWN_SCALE, e));
     o = lg_hlo_mul(h, o,
                    lg_hlo_like(h, lg_hlo_take(h, weight, lg_hlo_idx(h, &pair, 1)), o, "0"));
@@ -240,7 +262,7 @@ static routed route(lg_step_emit *s, lg_hlo_val xn) {
     lg_step_note(s, "moe.topk_weights", r.w);
     r.id = lg_hlo_select(h, lg_hlo_like(h, s->row_ok, r.id, "0"), r.id,
                          lg_hlo_int(h, lg_hlo_type_at(h, r.id), c->n_expert));
-    r.x = lg_hlo_convert(h, xn, s->weight);
+    r.x = lg_step_round_rows(s, xn);
     r.first = lg_hlo_i32(h, 0);
     return r;
 }
