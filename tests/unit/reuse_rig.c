@@ -157,7 +157,8 @@ static void read_chats(bench *b) {
 
 /* 120 texts, many of which begin as an earlier one does. */
 static void make_texts(bench *b) {
-    for (b->n_text = 0; b->n_text < (few() ? 24 : 120); b->n_text++) {
+    uint32_t n_text = under.device ? 12 : few() ? 24 : 120;
+    for (b->n_text = 0; b->n_text < n_text; b->n_text++) {
         text *t = &b->text[b->n_text];
         uint64_t r = lg_num_rng(5, 0, b->n_text, 0);
         const text *from = &b->text[b->n_text ? r % b->n_text : 0];

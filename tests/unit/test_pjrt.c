@@ -530,6 +530,27 @@ static void test_no_memory(void **state) {
     assert_int_equal(st, LG_OK);
 }
 
+/* What is compiled ahead: every size once, likely ones first, none that a context has no rows for. */
+static void test_likely_sizes(void **state) {
+    (void)state;
+    const lg_backend_opt opt = {.n_ctx = 1024, .max_tok = 600, .max_seq = 10};
+    lg_pjrt_bucket b[64];
+    uint32_t n = 0, n_long = 0, n_short = 0;
+    while (n < 64 && lg_pjrt_bucket_likely(&opt, 4, n, &b[n])) n++;
+    /* 4 pages: 1, 4, 16, 64 and 256 rows, 4 and 10 answers; 16 pages: the same, and 257 to 600 rows */
+    assert_int_equal(n, 2 * (5 + 2) + 2 * (6 + 2));
+    assert_true(b[0].n_one == 1 && b[0].n_many == 0 && b[0].n_page == 4 && b[0].logits);
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = 0; k < i; k++) assert_memory_not_equal(&b[i], &b[k], sizeof *b);
+        assert_true(b[i].n_page == (i < 14 ? 4 : 16) &&
+                    (b[i].n_one == 0) != (b[i].n_many == 0));
+        n_long += b[i].n_many == 1 && b[i].n_row == 600;
+        n_short += b[i].n_one == 10 && b[i].n_out == 10;
+    }
+    assert_int_equal(n_long, 2);
+    assert_int_equal(n_short, 4);
+}
+
 int main(void) {
     const char *build = getenv("LG_BUILD_DIR");
     snprintf(path, sizeof path, "%s/tests/unit/fake_pjrt.so", build ? build : "build");
@@ -547,6 +568,7 @@ int main(void) {
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_cache),
         cmocka_unit_test(test_device),
+        cmocka_unit_test(test_likely_sizes),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -321,6 +321,40 @@ static void test_greedy(void **state) {
     assert_int_equal(down, 8);
 }
 
+/* Programs that were compiled ahead are those that a request needs. */
+static void test_warm(void **state) {
+    (void)state;
+    NEEDS_PLUGIN
+    const lg_backend_opt opt = {.n_slot = 1,
+                                .n_ctx = 100,
+                                .n_page = 2,
+                                .max_tok = 16,
+                                .max_seq = 1,
+                                .max_out = 1,
+                                .n_sample_vocab = m.w->cfg.n_vocab,
+                                .kv = LG_F32,
+                                .device = device};
+    lg_backend *before = m.be;
+    lg_err err = {0};
+    device->warm_s = 86400;
+    lg_status st = ops->open(m.w, &opt, NULL, &m.be, &err);
+    device->warm_s = 0;
+    if (st != LG_OK) fail_msg("%s", err.msg);
+    /* one row, and 4 and 16 rows; with logits and without */
+    uint64_t n = lg_pjrt_be_counts(m.be).n_compiled;
+    assert_int_equal(n, 6);
+    const golden_tensor *ids = find("p65", "ids"), *want = find("p65", "logits");
+    static const uint32_t table[5] = {1, 0};
+    seq s = {.slot = 0, .page = table};
+    step_one(&s, (const uint32_t *)ids->i, 3, 0);
+    step_one(&s, (const uint32_t *)ids->i + 3, 16, 0);
+    expect(step_one(&s, (const uint32_t *)ids->i + 19, 11, 1), want, 29, 1);
+    expect(step_one(&s, (const uint32_t *)ids->i + 30, 1, 1), want, 30, 1);
+    assert_int_equal(lg_pjrt_be_counts(m.be).n_compiled, n);
+    ops->close(&m.be);
+    m.be = before;
+}
+
 /* Open the first n_device of as many. */
 static int start(uint32_t n_device) {
     lg_err err;
@@ -358,11 +392,18 @@ static int run_devices(const char *name) {
     return cmocka_run_group_tests_name("two devices", tests, open_model, close_model);
 }
 
+static int run_warm(const char *name) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_warm)};
+    m.name = name;
+    return cmocka_run_group_tests_name("programs ahead", tests, open_model, close_model);
+}
+
 int main(int argc, char **argv) {
     int failed = start(1);
     for (size_t i = 0; i < LG_COUNT(models); i++)
         if (!failed && (argc < 2 || strcmp(argv[1], models[i]) == 0))
             failed = run_model(models[i]);
+    if (!failed && (argc < 2 || strcmp(argv[1], "warm") == 0)) failed = run_warm("tiny-dense");
     lg_pjrt_device_close(&device);
     if (!failed && (argc < 2 || strcmp(argv[1], "devices") == 0)) {
         failed = start(2) || run_devices("tiny-moe");

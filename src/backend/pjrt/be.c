@@ -7,10 +7,6 @@
 
 #include <string.h>
 
-static uint32_t pages_of(uint32_t n_tok) {
-    return (n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
-}
-
 /* ---- sizes ---- */
 
 static lg_pjrt_type kv_type(const lg_backend_opt *opt) {
@@ -39,11 +35,11 @@ static void plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int n_th
     /* On the device: about the widest activations of a step, and the keys and values that its sequences see, gathered. */
     uint64_t wide = 4 * ((uint64_t)cfg->n_embd + conv + 3ull * cfg->n_head * cfg->d_head +
                          cfg->n_expert_tok * (uint64_t)cfg->n_ff_expert + cfg->n_ff);
-    uint64_t seen = (uint64_t)opt->max_seq * pages_of(opt->n_ctx) * LG_PAGE_TOK *
+    uint64_t seen = (uint64_t)opt->max_seq * lg_pjrt_bucket_pages(opt->n_ctx) * LG_PAGE_TOK *
                     cfg->n_kv_head * cfg->d_head * 2 * kv;
-    plan->scratch_bytes = rows * wide * sizeof(float) + seen +
-                          2 * out * cfg->n_vocab * sizeof(float) +
-                          opt->max_seq * (uint64_t)pages_of(opt->n_ctx) * sizeof(int32_t);
+    plan->scratch_bytes =
+        rows * wide * sizeof(float) + seen + 2 * out * cfg->n_vocab * sizeof(float) +
+        opt->max_seq * (uint64_t)lg_pjrt_bucket_pages(opt->n_ctx) * sizeof(int32_t);
 }
 
 static lg_status check(const lg_config *c, const lg_backend_opt *opt, lg_err *err) {
@@ -123,7 +119,8 @@ static lg_status fill(lg_pjrt_be *be, const lg_weights *w, lg_err *err) {
     for (uint32_t a = 0; a < be->n_arg; a++)
         if (be->sig->arg[a].role != LG_PJRT_POOL) be->keep[be->n_keep++] = a;
     LG_TRY(lg_pjrt_load_weights(be, be->dev->source ? be->dev->source : w, err));
-    return lg_pjrt_unit_open(be, err);
+    LG_TRY(lg_pjrt_unit_open(be, err));
+    return lg_pjrt_bucket_warm(be, err);
 }
 
 static void be_close(lg_backend **handle) {

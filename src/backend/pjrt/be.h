@@ -11,7 +11,8 @@
  * A step is cut so that programs see rectangles: sequences of one row together, those of more rows by the next larger number of rows
  * that has a program.  Where a snapshot is due in the middle of a sequence's rows they are cut there, and the rest is another
  * program's.  Snapshots are more rows of the state pools.
- * A program is compiled when its sizes are met first (or read from a file, cache.c); then memory is taken, otherwise a step takes none.
+ * A program is compiled when its sizes are met first (or read from a file, cache.c), those of likely sizes at open; then memory is
+ * taken, otherwise a step takes none.
  * Thread: engine; get_ and put_ from another one beside it, under `lock`.  Test: tests/unit/test_pjrt_step.c */
 #ifndef LG_BACKEND_PJRT_BE_H
 #define LG_BACKEND_PJRT_BE_H
@@ -36,7 +37,9 @@ typedef struct lg_pjrt_device {
     bool kv_fp8;  /* keys and values are FP8, whatever lg_backend_opt.kv says */
     bool mixed;   /* rows of answers and of prompts in one program */
     lg_pjrt_parts parts;
-    uint32_t grow; /* programs' sizes grow by this factor */
+    uint32_t grow;   /* programs' sizes grow by this factor */
+    uint32_t warm_s; /* seconds for compiling programs at open */
+    bool warm_given;
     const lg_weights *
         source; /* to load, where the weights that a backend is opened on are shapes alone; NULL: those */
     lg_pjrt_cache cache;
@@ -52,6 +55,7 @@ typedef struct lg_pjrt_device {
  *     act=bf16|fp8       rows into routed experts (as the matrices)   kv=fp8   keys and values (as --kv says)
  *     devices=N          use the first N (1)                programs=DIR      keep compiled programs there
  *     grow=N             2 to 8: sizes of programs (4 on a CPU, else 2)
+ *     warm=SECONDS       compile likely programs at open for so long (0 on a CPU, else 300)
  *     mixed=true|false   answers and prompts in one program (false on a CPU, else true)
  *     kernels=true|false|twin   kernels of ours in the steps (true on a TPU); twin: what stands around them, for tests
  * LG_E_ARG naming the part; what opening the plugin and its client returns.  The caller owns *d. */
@@ -155,6 +159,21 @@ lg_status lg_pjrt_bucket_program(lg_pjrt_be *be, const lg_pjrt_bucket *b,
 
 /* The smallest number of a ladder that holds n: least, least * grow, ... up to most. */
 uint32_t lg_pjrt_bucket_rung(uint32_t n, uint32_t least, uint32_t most, uint32_t grow);
+
+/* Sizes that a step is likely to have, likely ones first: number i, or false behind the last one.  Short contexts come before long
+ * ones; in each, an answer alone, pieces of one prompt, then more and more answers; each with rows of logits out and without. */
+bool lg_pjrt_bucket_likely(const lg_backend_opt *opt, uint32_t grow, uint32_t i,
+                           lg_pjrt_bucket *b);
+
+/* Compile the likely programs until dev->warm_s have passed, or all are there; a program that was begun is finished. */
+lg_status lg_pjrt_bucket_warm(lg_pjrt_be *be, lg_err *err);
+
+#define LG_PJRT_LEAST_ROWS  4 /* rows of a sequence in the smallest program of prompts */
+#define LG_PJRT_LEAST_PAGES 4
+
+static inline uint32_t lg_pjrt_bucket_pages(uint32_t n_tok) {
+    return (n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
+}
 
 /* Call a step's program: arguments be->arg, results in be->out, pools changed in be->arg.  Under be->lock. */
 lg_status lg_pjrt_bucket_call(lg_pjrt_be *be, lg_pjrt_exe *exe, lg_err *err);

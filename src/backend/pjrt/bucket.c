@@ -103,6 +103,68 @@ lg_status lg_pjrt_bucket_program(lg_pjrt_be *be, const lg_pjrt_bucket *b,
     return LG_OK;
 }
 
+/* ---- ahead of their use ---- */
+
+/* The i-th rung of a ladder (lg_pjrt_bucket_rung), or 0 behind the last one. */
+static uint32_t rung_at(uint32_t i, uint32_t least, uint32_t most, uint32_t grow) {
+    uint64_t rung = least;
+    for (; i && rung < most; i--) rung *= grow;
+    if (i) return 0;
+    return rung < most ? (uint32_t)rung : most;
+}
+
+bool lg_pjrt_bucket_likely(const lg_backend_opt *opt, uint32_t grow, uint32_t i,
+                           lg_pjrt_bucket *b) {
+    uint32_t at = 0, most = lg_pjrt_bucket_pages(opt->n_ctx), n;
+    for (uint32_t p = 0, page; (page = rung_at(p, LG_PJRT_LEAST_PAGES, most, grow)); p++) {
+        uint32_t fewest = 1; /* rows that a program of n is for */
+        for (uint32_t r = 0;
+             (n = r ? rung_at(r - 1, LG_PJRT_LEAST_ROWS, opt->max_tok, grow) : 1);
+             r++, fewest = n + 1) {
+            if (lg_pjrt_bucket_pages(fewest) > page) continue;
+            for (int logits = 1; logits >= 0; logits--, at++)
+                if (at == i) {
+                    *b = (lg_pjrt_bucket){.n_one = r == 0,
+                                          .n_many = r != 0,
+                                          .n_row = r ? n : 0,
+                                          .n_page = page,
+                                          .n_out = 1,
+                                          .logits = logits};
+                    return true;
+                }
+        }
+        for (uint32_t s = 1; (n = rung_at(s, 1, opt->max_seq, grow)); s++)
+            for (int logits = 1; logits >= 0; logits--, at++)
+                if (at == i) {
+                    *b = (lg_pjrt_bucket){
+                        .n_one = n, .n_page = page, .n_out = n, .logits = logits};
+                    return true;
+                }
+    }
+    return false;
+}
+
+lg_status lg_pjrt_bucket_warm(lg_pjrt_be *be, lg_err *err) {
+    const lg_pjrt_device *d = be->dev;
+    uint64_t began = lg_clock_us(), passed = 0;
+    lg_pjrt_program *p;
+    lg_pjrt_bucket b;
+    uint32_t n = 0, more = 0;
+    if (d->warm_s == 0 || be->opt.trace) return LG_OK;
+    for (; lg_pjrt_bucket_likely(&be->opt, d->grow, n, &b); n++) {
+        passed = lg_clock_us() - began;
+        if (passed >= d->warm_s * UINT64_C(1000000)) break;
+        LG_TRY(lg_pjrt_bucket_program(be, &b, &p, err));
+    }
+    while (lg_pjrt_bucket_likely(&be->opt, d->grow, n + more, &b)) more++;
+    passed = lg_clock_us() - began;
+    lg_diag_log(LG_LOG_INFO,
+                "device: %u likely programs are ready after %.1f s (warm=%u); %u and those of "
+                "other sizes are compiled when they are needed",
+                n, (double)passed / 1e6, d->warm_s, more);
+    return LG_OK;
+}
+
 lg_status lg_pjrt_bucket_call(lg_pjrt_be *be, lg_pjrt_exe *exe, lg_err *err) {
     const lg_pjrt_call call = {.arg = be->arg,
                                .n_arg = be->n_arg,

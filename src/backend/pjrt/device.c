@@ -59,6 +59,10 @@ static lg_status take(lg_pjrt_device *d, const lg_pjrt_option *o, int *mixed, in
         return take_word(o, "fp8", "bf16", "bf16 or fp8", &d->act_fp8, err);
     if (strcmp(o->name, "kv") == 0) return take_word(o, "fp8", "fp8", "fp8", &d->kv_fp8, err);
     if (strcmp(o->name, "devices") == 0) return take_number(o, 1, LG_PJRT_MAX_DEV, &d->n, err);
+    if (strcmp(o->name, "warm") == 0) {
+        d->warm_given = true;
+        return take_number(o, 0, 86400, &d->warm_s, err);
+    }
     if (strcmp(o->name, "grow") == 0) return take_number(o, 2, 8, &d->grow, err);
     if (strcmp(o->name, "programs") == 0) {
         snprintf(d->dir, sizeof d->dir, "%s", o->text);
@@ -98,6 +102,7 @@ static lg_status open_all(const char *spec, lg_pjrt_device *d, lg_err *err) {
     LG_TRY(lg_pjrt_client_open(d->plugin, &theirs, &d->client, err));
     bool cpu = strcmp(lg_pjrt_client_platform(d->client), "cpu") == 0;
     if (d->grow == 0) d->grow = cpu ? 4 : 2;
+    if (!d->warm_given) d->warm_s = cpu ? 0 : 300;
     d->mixed = mixed < 0 ? !cpu : mixed;
     bool tpu = strcmp(lg_pjrt_client_platform(d->client), "tpu") == 0;
     d->parts = parts >= 0 ? (lg_pjrt_parts)parts : tpu ? LG_PJRT_KERNELS : LG_PJRT_PLAIN;

@@ -10,13 +10,6 @@
 
 #include <string.h>
 
-#define LEAST_ROWS  4 /* rows of a sequence in the smallest program of prompts */
-#define LEAST_PAGES 4
-
-static uint32_t pages_of(uint32_t n_tok) {
-    return (n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
-}
-
 static uint32_t max_of(uint32_t a, uint32_t b) {
     return a > b ? a : b;
 }
@@ -82,10 +75,11 @@ static bool choose(const lg_pjrt_be *be, choice *c) {
     }
     *c = (choice){.ones = ones};
     if (first) {
-        c->n_row =
-            lg_pjrt_bucket_rung(first->n_tok, LEAST_ROWS, be->opt.max_tok, be->dev->grow);
+        c->n_row = lg_pjrt_bucket_rung(first->n_tok, LG_PJRT_LEAST_ROWS, be->opt.max_tok,
+                                       be->dev->grow);
         /* the rung below: parts that it holds are another program's */
-        for (uint32_t r = LEAST_ROWS; r < first->n_tok; r *= be->dev->grow) c->above = r;
+        for (uint32_t r = LG_PJRT_LEAST_ROWS; r < first->n_tok; r *= be->dev->grow)
+            c->above = r;
         if (ones && !be->dev->mixed) c->ones = false;
     }
     return first || ones;
@@ -103,7 +97,7 @@ static lg_pjrt_bucket bucket_of(const lg_pjrt_be *be, const lg_batch *batch, con
             if (s->owner != d || !takes(c, p)) continue;
             p->n_tok == 1 ? one++ : many++;
             out += p->n_out;
-            n_page = max_of(n_page, pages_of(s->pos + p->row0 + p->n_tok));
+            n_page = max_of(n_page, lg_pjrt_bucket_pages(s->pos + p->row0 + p->n_tok));
             b.logits |= p->n_out && (!s->sampler || !is_plain(s->sampler));
         }
         b.n_one = max_of(b.n_one, one);
@@ -115,7 +109,8 @@ static lg_pjrt_bucket bucket_of(const lg_pjrt_be *be, const lg_batch *batch, con
         b.n_many = lg_pjrt_bucket_rung(b.n_many, 1, be->opt.max_seq, grow);
         b.n_row = c->n_row;
     }
-    b.n_page = lg_pjrt_bucket_rung(n_page, LEAST_PAGES, pages_of(be->opt.n_ctx), grow);
+    b.n_page = lg_pjrt_bucket_rung(n_page, LG_PJRT_LEAST_PAGES,
+                                   lg_pjrt_bucket_pages(be->opt.n_ctx), grow);
     uint32_t n_seq = b.n_one + b.n_many;
     b.n_out = n_out <= 1 ? 1 : n_out <= n_seq ? n_seq : b.n_one + b.n_many * b.n_row;
     return b;
@@ -137,7 +132,7 @@ static void fill_part(const lg_pjrt_be *be, const lg_batch *batch, const lg_pjrt
                       uint32_t out) {
     const lg_batch_seq *q = &batch->seq[p->seq];
     int32_t *v = be->step;
-    uint32_t n_page = pages_of(q->pos + p->row0 + p->n_tok);
+    uint32_t n_page = lg_pjrt_bucket_pages(q->pos + p->row0 + p->n_tok);
     v[at->pos + s] = (int32_t)(q->pos + p->row0);
     v[at->n_tok + s] = (int32_t)p->n_tok;
     v[at->slot + s] = (int32_t)q->slot;
