@@ -108,7 +108,7 @@ lg_hlo_val lg_step_norm(lg_step_emit *s, lg_hlo_val x, lg_hlo_val w);
 lg_hlo_val lg_step_silu(lg_step_emit *s, lg_hlo_val x);
 
 /* Rows into a routed expert's product [..][n] as the weights' type.  With model.act_fp8 each 128 of them (the whole row, where it is not cut so) are E4M3 numbers
- * times the power of two that brings the largest to 64 .. 448: what BF16 holds exactly, so a product of FP8 rows would be
+ * times the power of two that brings the largest to 128 .. 256: what BF16 holds exactly, so a product of FP8 rows would be
  * the same. */
 lg_hlo_val lg_step_round_rows(lg_step_emit *s, lg_hlo_val x);
 
