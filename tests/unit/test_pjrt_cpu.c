@@ -1,5 +1,6 @@
 /* test_pjrt_cpu.c - the PJRT runtime layer on XLA's CPU plugin: what is only true when a true compiler says so. */
-#include "backend/pjrt/pjrt.h"
+#include "backend/pjrt/be.h"
+#include "backend/pjrt/plugin/aot.h"
 #include "pjrt_rig.h"
 
 #include <dirent.h>
@@ -237,11 +238,80 @@ static void test_cache(void **state) {
     rmdir(dir);
 }
 
+/* A program that gives its argument back in another order of axes: what is read from it is the same, and so is what a program
+ * computes that takes it so. */
+static void test_layout(void **state) {
+    (void)state;
+    NEEDS_PLUGIN
+    static const char taker[] =
+        "module @taker {\n"
+        "  func.func @main(%x: tensor<2x3x5xf32> {mhlo.layout_mode = \"{1,2,0}\"}) -> "
+        "tensor<2x3x5xf32> {\n"
+        "    %y = \"stablehlo.add\"(%x, %x) : (tensor<2x3x5xf32>, tensor<2x3x5xf32>) -> "
+        "tensor<2x3x5xf32>\n"
+        "    \"func.return\"(%y) : (tensor<2x3x5xf32>) -> ()\n"
+        "  }\n"
+        "}\n";
+    static const lg_pjrt_dims dims = {LG_PJRT_F32, 3, {2, 3, 5}};
+    float x[30], y[30];
+    lg_pjrt_exe *exe[2] = {NULL};
+    lg_pjrt_buf *buf[3] = {NULL};
+    lg_buf text = {0};
+    lg_err err = {0};
+    for (int i = 0; i < 30; i++) x[i] = (float)i;
+    lg_pjrt_layout_text(&dims, "{1,2,0}", 1, &text);
+    if (lg_pjrt_exe_compile(client, lg_buf_str(&text), text.len_bytes, &one, &exe[0], &err) ||
+        lg_pjrt_exe_compile(client, taker, sizeof taker - 1, &one, &exe[1], &err) ||
+        lg_pjrt_buf_put(client, 0, &dims, x, &buf[0], &err))
+        fail_msg("%s", err.msg);
+    for (int i = 0; i < 2; i++) {
+        const lg_pjrt_call call = {.arg = &buf[i], .n_arg = 1, .out = &buf[i + 1]};
+        if (lg_pjrt_exe_run(exe[i], &call, &err) ||
+            lg_pjrt_buf_get(client, buf[i + 1], &dims, y, &err))
+            fail_msg("%s", err.msg);
+        for (int k = 0; k < 30; k++) assert_true(y[k] == (float)(1 + i) * x[k]);
+    }
+    for (int i = 0; i < 3; i++) lg_pjrt_buf_free(client, &buf[i]);
+    for (int i = 0; i < 2; i++) lg_pjrt_exe_close(&exe[i]);
+    lg_buf_fini(&text);
+}
+
+/* The program that lays a stack out for a TPU: libtpu takes it and makes one copy, from the layout that buffers come in to the other;
+ * it needs no memory but its argument's and its result's. */
+static void test_layout_for_tpu(void **state) {
+    (void)state;
+    static const lg_pjrt_dims stacks[] = {{LG_PJRT_BF16, 3, {15, 512, 4096}},
+                                          {LG_PJRT_BF16, 3, {2, 64, 256}},
+                                          {LG_PJRT_BF16, 4, {10, 8, 1024, 2048}}};
+    const lg_pjrt_compile how = {.n_replica = 2, .n_partition = 1};
+    const char *path = pjrt_rig_path("tpu");
+    if (!path) skip();
+    const lg_aot aot = {.plugin = path, .topology = "tpu7x:2x2x1"};
+    for (size_t i = 0; i < LG_COUNT(stacks); i++) {
+        lg_buf text = {0};
+        lg_aot_result r;
+        lg_err err = {0};
+        int64_t bytes = (int64_t)lg_pjrt_dims_bytes(&stacks[i]);
+        const char *tiles = stacks[i].rank == 3 ? LG_PJRT_TILES_3 : LG_PJRT_TILES_4;
+        lg_pjrt_layout_text(&stacks[i], tiles, how.n_replica, &text);
+        if (lg_aot_compile(&aot, &text, &how, 1, &r, &err) != LG_OK) fail_msg("%s", err.msg);
+        printf("  %lld bytes: argument %lld, result %lld, temporary %lld; %u copies\n",
+               (long long)bytes, (long long)r.memory.arg_bytes, (long long)r.memory.out_bytes,
+               (long long)r.memory.temp_bytes, r.sum.n_copy);
+        assert_true(r.memory.arg_bytes >= bytes && r.memory.out_bytes >= bytes);
+        assert_true(r.memory.temp_bytes <= 1 << 20);
+        assert_int_equal(r.memory.alias_bytes, 0);
+        assert_int_equal(r.sum.n_copy, 1);
+        lg_buf_fini(&text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_donation), cmocka_unit_test(test_replicas),
-        cmocka_unit_test(test_stream),   cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_donation),       cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_stream),         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_cache),          cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_layout_for_tpu),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -198,7 +198,8 @@ static lg_status be_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool
                                 .n_page = opt->n_page + 1,
                                 .n_ctx = opt->n_ctx,
                                 .n_sample_vocab = opt->n_sample_vocab,
-                                .unrolled = opt->trace && opt->trace_all};
+                                .unrolled = opt->trace && opt->trace_all,
+                                .tiled = d->tiled};
     choose_experts(be, d->source ? d->source : w);
     choose_parts(be);
     pthread_mutex_init(&be->lock, NULL);

@@ -2,6 +2,7 @@
  *
  *   device.c   "pjrt:PATH,name=value" -> plugin, client and choices      load.c   weights -> device buffers
  *   be.c       plan, open, close; snapshots and pages                    round.c  one step: rounds of programs, samples
+ *   layout.c   weights as a TPU wants them
  *   bucket.c   programs for sizes: find, compile, call                   unit.c   copies of pages and slots, also as bytes
  *
  * Weights and pools stay on the devices.  Every program takes the pools and gives them back (donated), so their handles change with
@@ -35,6 +36,7 @@ typedef struct lg_pjrt_device {
     bool widen;   /* FP8 experts become as other matrices */
     bool act_fp8; /* rows into routed experts are rounded to FP8 */
     bool kv_fp8;  /* keys and values are FP8, whatever lg_backend_opt.kv says */
+    bool tiled;   /* stacked matrices are laid out as a TPU's products read them */
     bool mixed;   /* rows of answers and of prompts in one program */
     lg_pjrt_parts parts;
     uint32_t grow;   /* programs' sizes grow by this factor */
@@ -57,6 +59,7 @@ typedef struct lg_pjrt_device {
  *     grow=N             2 to 8: sizes of programs (4 on a CPU, else 2)
  *     warm=SECONDS       compile likely programs at open for so long (0 on a CPU, else 300)
  *     mixed=true|false   answers and prompts in one program (false on a CPU, else true)
+ *     tiled=true|false   stacked matrices laid out as a TPU's products read them (true on a TPU)
  *     kernels=true|false|twin   kernels of ours in the steps (true on a TPU); twin: what stands around them, for tests
  * LG_E_ARG naming the part; what opening the plugin and its client returns.  The caller owns *d. */
 lg_status lg_pjrt_device_open(const char *spec, lg_pjrt_device **d, lg_err *err);
@@ -150,6 +153,15 @@ lg_pjrt_counts lg_pjrt_be_counts(lg_backend *be);
 
 /* Fill every WEIGHT argument of be->sig on every device.  Pieces of at most 32 MiB are converted at a time. */
 lg_status lg_pjrt_load_weights(lg_pjrt_be *be, const lg_weights *w, lg_err *err);
+
+/* ---- layout.c ---- */
+
+/* Append the text of a program that gives its argument back in another layout than the device's own. */
+void lg_pjrt_layout_text(const lg_pjrt_dims *d, const char *layout, uint32_t n_replica,
+                         lg_buf *text);
+
+/* Lay out the tiled argument `index` on every device.  *exe: the program for its dims, or NULL: it is made; the caller's. */
+lg_status lg_pjrt_layout_apply(lg_pjrt_be *be, uint32_t index, lg_pjrt_exe **exe, lg_err *err);
 
 /* ---- bucket.c ---- */
 

@@ -48,8 +48,8 @@ static lg_status take_number(const lg_pjrt_option *o, int64_t least, int64_t mos
 }
 
 /* One of our own options; *own tells. */
-static lg_status take(lg_pjrt_device *d, const lg_pjrt_option *o, int *mixed, int *parts,
-                      bool *own, lg_err *err) {
+static lg_status take(lg_pjrt_device *d, const lg_pjrt_option *o, int *mixed, int *tiled,
+                      int *parts, bool *own, lg_err *err) {
     *own = true;
     if (strcmp(o->name, "weights") == 0) return take_type(o, &d->weight, err);
     if (strcmp(o->name, "state") == 0) return take_type(o, &d->state, err);
@@ -69,6 +69,11 @@ static lg_status take(lg_pjrt_device *d, const lg_pjrt_option *o, int *mixed, in
         d->cache.dir = d->dir;
         return LG_OK;
     }
+    if (strcmp(o->name, "tiled") == 0) {
+        if (o->kind != LG_PJRT_OPT_BOOL) return want(o, "true or false", err);
+        *tiled = o->list[0] != 0;
+        return LG_OK;
+    }
     if (strcmp(o->name, "mixed") == 0) {
         if (o->kind != LG_PJRT_OPT_BOOL) return want(o, "true or false", err);
         *mixed = o->list[0] != 0;
@@ -86,7 +91,7 @@ static lg_status take(lg_pjrt_device *d, const lg_pjrt_option *o, int *mixed, in
 
 static lg_status open_all(const char *spec, lg_pjrt_device *d, lg_err *err) {
     lg_pjrt_options o, theirs = {0};
-    int mixed = -1, parts = -1;
+    int mixed = -1, tiled = -1, parts = -1;
     const char *path = spec + sizeof PREFIX - 1;
     size_t len = strcspn(path, ",");
     if (len == 0 || len >= sizeof d->path)
@@ -95,7 +100,7 @@ static lg_status open_all(const char *spec, lg_pjrt_device *d, lg_err *err) {
     LG_TRY(lg_pjrt_options_parse(path[len] ? path + len + 1 : NULL, &o, err));
     for (size_t i = 0; i < o.n; i++) {
         bool own;
-        LG_TRY(take(d, &o.opt[i], &mixed, &parts, &own, err));
+        LG_TRY(take(d, &o.opt[i], &mixed, &tiled, &parts, &own, err));
         if (!own) theirs.opt[theirs.n++] = o.opt[i];
     }
     LG_TRY(lg_pjrt_plugin_open(d->path, &d->plugin, err));
@@ -106,6 +111,7 @@ static lg_status open_all(const char *spec, lg_pjrt_device *d, lg_err *err) {
     d->mixed = mixed < 0 ? !cpu : mixed;
     bool tpu = strcmp(lg_pjrt_client_platform(d->client), "tpu") == 0;
     d->parts = parts >= 0 ? (lg_pjrt_parts)parts : tpu ? LG_PJRT_KERNELS : LG_PJRT_PLAIN;
+    d->tiled = tiled < 0 ? tpu : tiled;
     if (d->n > lg_pjrt_client_n(d->client))
         return LG_FAIL(err, LG_E_ARG, "device: devices: found %u, the plugin has %u", d->n,
                        lg_pjrt_client_n(d->client));

@@ -306,6 +306,7 @@ static lg_status send(lg_pjrt_be *be, const lg_weights *w, uint32_t index, sink 
 }
 
 lg_status lg_pjrt_load_weights(lg_pjrt_be *be, const lg_weights *w, lg_err *err) {
+    lg_pjrt_exe *lay_out[LG_PJRT_N_WEIGHT] = {NULL};
     uint32_t n_dev = be->model.n_device;
     size_t row = (size_t)w->cfg.n_embd;
     if (w->cfg.n_ff > row) row = w->cfg.n_ff;
@@ -324,7 +325,11 @@ lg_status lg_pjrt_load_weights(lg_pjrt_be *be, const lg_weights *w, lg_err *err)
         s.n_dev = apart ? 1 : n_dev;
         for (s.dev0 = 0; st == LG_OK && s.dev0 < n_dev; s.dev0 += s.n_dev)
             st = send(be, w, a, &s, err);
+        /* one kind of weight has the same dims in every layer */
+        if (st == LG_OK && s.arg->tiled)
+            st = lg_pjrt_layout_apply(be, a, &lay_out[s.arg->weight], err);
     }
+    for (int i = 0; i < LG_PJRT_N_WEIGHT; i++) lg_pjrt_exe_close(&lay_out[i]);
     lg_mem_free(s.stream);
     lg_mem_free(s.room);
     return st;
