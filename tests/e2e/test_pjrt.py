@@ -2,8 +2,11 @@
 
 Skipped where tools/pjrt_plugins.py has not fetched the plugin.
 """
+import json
 import os
 import signal
+import subprocess
+import tempfile
 import unittest
 
 import server
@@ -14,16 +17,23 @@ N_CLIENT = 8
 TIE = 0.01  # rows where the reference's two best logits came closer may answer otherwise
 
 
+def device(n=1, more=""):
+    """Few sizes, and programs kept for the next run."""
+    return "pjrt:%s,weights=f32,grow=8,devices=%d,cpu_device_count=%d,programs=%s%s" % (
+        PLUGIN, n, n, os.path.join(server.BUILD, "pjrt-programs"), more)
+
+
+def open_server(*args, n=1, more=""):
+    return server.Server("--device", device(n, more), "--ctx", "1024", "--parallel", str(N_CLIENT // n), "--memory", "1G", "--max-stall", "0",
+                         *args)
+
+
 class Case(unittest.TestCase):
     N_DEVICE = 1
 
     @classmethod
     def setUpClass(cls):
-        # Few sizes, and programs kept for the next run.
-        device = "pjrt:%s,weights=f32,grow=8,devices=%d,cpu_device_count=%d,programs=%s" % (
-            PLUGIN, cls.N_DEVICE, cls.N_DEVICE, os.path.join(server.BUILD, "pjrt-programs"))
-        cls.s = server.Server("--device", device, "--ctx", "1024", "--parallel", str(N_CLIENT // cls.N_DEVICE), "--memory", "1G",
-                              "--max-stall", "0")
+        cls.s = open_server(n=cls.N_DEVICE)
 
     @classmethod
     def tearDownClass(cls):
@@ -94,6 +104,36 @@ class TwoDevices(Case):
     def test_answers_of_the_reference(self):
         rows = [r for r in server.evals() if r["min_margin"] > TIE][:24]
         self.assertEqual(self.check_all(rows), [True] * 24)
+
+
+class Files(unittest.TestCase):
+    def test_restart(self):
+        """Kept prefixes come back from files into the device, for the same answers; not where states have another type."""
+        body = {"model": server.NAME, "temperature": 0, "max_tokens": 16, "chat_template_kwargs": {"enable_thinking": False},
+                "messages": [{"role": "system", "content": " ".join("Rule %d: answer shortly." % i for i in range(60))},
+                             {"role": "user", "content": "What is the capital of France?"}]}
+        found = []
+        with tempfile.TemporaryDirectory() as folder:
+            for more in "", "", ",state=bf16":
+                with open_server("--cache-dir", folder, more=more) as s:
+                    a = s.chat(body)
+                    found.append((a["choices"][0]["message"]["content"], a["usage"]["prompt_tokens_details"]["cached_tokens"]))
+                    s.stop()
+        self.assertEqual(found[1][0], found[0][0])
+        self.assertEqual(found[0][1], 0)
+        self.assertGreater(found[1][1], a["usage"]["prompt_tokens"] - 64)
+        self.assertEqual(found[2][1], 0)
+
+
+class Bench(unittest.TestCase):
+    def test_bench(self):
+        got = subprocess.run([server.LIGNUM, "bench", "--model", server.MODEL, "--device", device(), "--prompt", "32", "--gen", "8",
+                              "--batch", "2", "--repeat", "1", "--json"], capture_output=True, text=True)
+        self.assertEqual(got.returncode, 0, got)
+        figures = json.loads(got.stdout)
+        for kind, name, n in ("prompt", "tokens", 32), ("answers", "batch", 2):
+            self.assertEqual([f[name] for f in figures[kind]], [n], got.stdout)
+            self.assertGreater(figures[kind][0]["tokens_per_s"], 0)
 
 
 if not os.path.exists(PLUGIN):
