@@ -30,6 +30,10 @@ static void twin_gmm(const void *g, lg_hlo *h, const lg_hlo_val *a, lg_hlo_val *
     lg_twin_gmm(g, h, a, r);
 }
 
+static void twin_attn(const void *g, lg_hlo *h, const lg_hlo_val *a, lg_hlo_val *r) {
+    lg_twin_attn(g, h, a, r);
+}
+
 /* Loop depth of a line of the bundle listing, -1 for other lines: the `>` behind its address. */
 static int depth_of(const char *line) {
     const char *p = strstr(line, "0x"), *colon = strchr(line, ':'), *brace = strchr(line, '{');
@@ -127,13 +131,40 @@ static void both(const lg_aot *aot, const char *what, const lg_mosaic_kernel *k,
     lg_buf_fini(body);
 }
 
+/* Sequences of up to 8192 positions: 64 of one row each, and one of 1024 rows. */
+static void attention(const lg_aot *aot, uint32_t group, uint32_t d) {
+    lg_mosaic_kernel k;
+    lg_buf body = {0};
+    char what[64];
+    for (int narrow = 0; narrow < 2; narrow++)
+        for (int many = 0; many < 2; many++) {
+            uint32_t rows = many ? 32 : 1, tiles = many ? 32 : 64;
+            lg_mosaic_attn a = {.n_tile = tiles,
+                                .rows = rows,
+                                .n_entry = tiles * 32,
+                                .n_seq = many ? 1 : tiles,
+                                .n_page_seq = 128,
+                                .n_layer = 2,
+                                .n_page = 9217,
+                                .n_kv = 2,
+                                .group = group,
+                                .d = d,
+                                .act = LG_M_BF16,
+                                .kv = narrow ? LG_M_E4M3 : LG_M_BF16};
+            snprintf(what, sizeof what, "attention, %u x %u rows, KV %s", tiles, rows,
+                     narrow ? "FP8" : "BF16");
+            lg_mosaic_attn_kernel(&a, &k, &body);
+            both(aot, what, &k, &body, twin_attn, &a);
+        }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
-        uint32_t nk, nv, hidden, wide, experts;
-    } width[] = {{"toy", 2, 4, 256, 128, 4},
-                 {"35b", 16, 32, 2048, 512, 32},
-                 {"397b", 16, 64, 4096, 1024, 64}};
+        uint32_t nk, nv, hidden, wide, experts, group, d;
+    } width[] = {{"toy", 2, 4, 256, 128, 4, 2, 128},
+                 {"35b", 16, 32, 2048, 512, 32, 8, 256},
+                 {"397b", 16, 64, 4096, 1024, 64, 16, 256}};
     const char *name = argc > 2 ? argv[2] : "toy";
     char flags[256], what[64];
     lg_mosaic_kernel k;
@@ -150,6 +181,7 @@ int main(int argc, char **argv) {
     setenv("LIBTPU_INIT_ARGS", flags, 1);
     for (size_t w = 0; w < LG_COUNT(width); w++) {
         if (strcmp(width[w].name, name) != 0) continue;
+        attention(&aot, width[w].group, width[w].d);
         lg_mosaic_gdn g = {.n_row = 8,
                            .n_layer = 3,
                            .n_stack = 2,

@@ -59,10 +59,10 @@ def toy(path):
                          "--mixed")
     print(out)
     expect(code == 0, "status 0", (code, err))
-    expect("GDN kernels, expert kernels, sums along the wires" in out, "all parts of ours", out)
+    expect("GDN kernels, attention kernel, expert kernels, sums along the wires" in out, "all parts of ours", out)
     expect(len(rows(out)) == 3 and all(r.endswith(" fits") for r in rows(out)), "three rows that fit", out)
-    # Of a group of 4 layers: 3 GDN kernels, 2 for experts in each layer; 5 exchanges in each layer for 16 rows.
-    expect(out.count("; 11 kernels; ") == 2 and out.count("; 14 kernels; ") == 1, "11 kernels, with both kinds 14", out)
+    # Of a group of 4 layers: 3 GDN kernels, 1 of attention, 2 for experts in each layer; 5 exchanges in each layer for 16 rows.
+    expect(out.count("; 12 kernels; ") == 2 and out.count("; 16 kernels; ") == 1, "12 kernels, with both kinds 16", out)
     expect("20 collective-permute" in out and "reduce-scatter" not in out, "the exchanges of the sums", out)
     # Too much for a device: more pages than it has memory for.
     code, out, err = run("--model", path, "--decode", "8", "--prefill", "", "--ctx", "262144", "--parallel", "8000", "--pool-ctx", "262144")

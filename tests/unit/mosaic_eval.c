@@ -86,8 +86,9 @@ static uint32_t value_name(reader *r) {
 }
 
 elem mosaic_elem_of(const char *s, size_t n) {
-    static const char *const name[] = {"i1", "i32", "index", "f32", "bf16", "f8E4M3FN"};
-    for (int i = 0; i < 6; i++)
+    static const char *const name[] = {
+        "i1", "i32", "index", "f32", "bf16", "f8E4M3FN", "!tpu.dma_semaphore"};
+    for (int i = 0; i < 7; i++)
         if (strlen(name[i]) == n && !memcmp(name[i], s, n)) return (elem)i;
     mosaic_fail("an unknown element type: %.*s", (int)n, s);
     return 0;
@@ -111,16 +112,20 @@ type mosaic_type(const char **at) {
         if (*p++ != 'x') mosaic_fail("a bad shape at: %.40s", p);
     }
     size_t n = 0;
-    while (isalnum((unsigned char)p[n])) n++;
+    while (isalnum((unsigned char)p[n]) || (p[0] == '!' && strchr("!._", p[n]))) n++;
     t.e = mosaic_elem_of(p, n);
     p += n;
     t.vector = shaped && !t.ref;
     if (shaped) {
         if (*p == ',') {
-            t.smem = strncmp(p, ", #tpu.memory_space<smem>>", 26) == 0;
-            if (!t.smem && strncmp(p, ", #tpu.memory_space<vmem>>", 26) != 0)
-                mosaic_fail("a memory space: %.40s", p);
-            p += 26;
+            static const char *const space[] = {"vmem>>", "smem>>", "hbm>>", "semaphore_mem>>"};
+            if (strncmp(p, ", #tpu.memory_space<", 20) != 0) mosaic_fail("a memory: %.40s", p);
+            p += 20;
+            uint32_t w = 0;
+            while (w < 4 && strncmp(p, space[w], strlen(space[w])) != 0) w++;
+            if (w == 4) mosaic_fail("a memory space: %.40s", p);
+            t.where = (memory)w;
+            p += strlen(space[w]);
         } else if (*p++ != '>') {
             mosaic_fail("a bad type at: %.40s", p);
         }
@@ -281,13 +286,14 @@ typedef struct win_state {
     bool live, late;   /* live: the block of `at` is here; late: `old` waits to be written */
     int64_t at[MOSAIC_EVAL_RANK], old_at[MOSAIC_EVAL_RANK], next_at[MOSAIC_EVAL_RANK];
     value old, next; /* blocks on their way out and in */
+    bool whole;      /* ref is the whole array, in HBM */
     bool have_next;
 } win_state;
 
 static void fill_nan(value *v) {
     for (size_t i = 0; i < v->n; i++) {
         if (v->f) v->f[i] = NAN;
-        if (v->i) v->i[i] = INT32_MIN;
+        if (v->i) v->i[i] = v->t.e == E_COPIES ? 0 : INT32_MIN;
     }
 }
 
@@ -391,6 +397,7 @@ static bool next_step(run *r, int64_t *s) {
 static void fetch_ahead(run *r, const int64_t *step) {
     for (uint32_t i = 0; i < r->n_in; i++) {
         win_state *w = &r->w[i];
+        if (w->whole) continue;
         place(r, w, step, w->next_at);
         w->have_next = !(w->live && same_at(w->next_at, w->at, w->ref->t.rank));
         if (w->have_next) copy_block(&w->next, &r->win[i], w->next_at, false);
@@ -401,6 +408,7 @@ static void enter(run *r) {
     for (uint32_t i = 0; i < r->n_in; i++) {
         win_state *w = &r->w[i];
         int64_t at[MOSAIC_EVAL_RANK] = {0};
+        if (w->whole) continue;
         place(r, w, r->step, at);
         if (w->live && same_at(at, w->at, w->ref->t.rank)) continue;
         if (r->overlapped && w->have_next)
@@ -444,6 +452,17 @@ static void run_grid(run *r) {
     write_late(r);
 }
 
+/* An operand that stays in HBM: the array itself. */
+static void bind_whole(win_state *w, type t, const mosaic_array *a, bool is_operand,
+                       uint32_t i) {
+    w->ref = mosaic_value(t);
+    if (!is_operand || t.rank != a->rank ||
+        memcmp(t.dim, a->dim, t.rank * sizeof t.dim[0]) != 0)
+        mosaic_fail("operand %u in HBM: its shape", i);
+    w->ref->f = a->f;
+    w->ref->i = a->i;
+}
+
 static void bind(run *r, const mosaic_array *fetch, const mosaic_array *win) {
     region *g = r->main->region[0];
     const char *list = mosaic_attr(r->main->attrs, "window_params");
@@ -455,7 +474,7 @@ static void bind(run *r, const mosaic_array *fetch, const mosaic_array *win) {
     uint32_t a = r->n_grid;
     for (uint32_t i = 0; i < r->n_fetch; i++, a++) {
         value *v = mosaic_value(g->arg_type[a]);
-        if (!v->t.smem || v->n != fetch[i].dim[0])
+        if (v->t.where != IN_SMEM || v->n != fetch[i].dim[0])
             mosaic_fail("prefetched operand %u: %zu elements", i, v->n);
         v->i = fetch[i].i;
         r->env[g->arg[a]] = v;
@@ -463,6 +482,12 @@ static void bind(run *r, const mosaic_array *fetch, const mosaic_array *win) {
     for (uint32_t i = 0; i < r->n_in + r->n_out; i++, a++) {
         win_state *w = &r->w[i];
         int64_t bound[MOSAIC_EVAL_RANK];
+        if (g->arg_type[a].where == IN_HBM) {
+            w->whole = true;
+            bind_whole(w, g->arg_type[a], &win[i], i < r->n_in, i);
+            r->env[g->arg[a]] = w->ref;
+            continue;
+        }
         list = strstr(list, "transform_indices = @");
         if (!list) mosaic_fail("fewer windows than operands");
         w->place = list += 21;
@@ -505,7 +530,9 @@ const char *mosaic_eval(const char *text, const mosaic_array *fetch, uint32_t n_
     u->n_grid = mosaic_numbers(u->main->attrs, "iteration_bounds", u->grid, 3);
     u->env = mosaic_new(mod->n_name * sizeof(value *));
     bind(u, fetch, win);
+    mosaic_copies_begin(!overlapped);
     run_grid(u);
+    mosaic_copies_finish();
     drop_all();
     return NULL;
 }

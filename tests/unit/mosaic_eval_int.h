@@ -7,15 +7,17 @@
 #define MAX_ARG  40
 #define MAX_NAME 8192
 
-typedef enum { E_I1, E_I32, E_INDEX, E_F32, E_BF16, E_E4M3 } elem;
+typedef enum { E_I1, E_I32, E_INDEX, E_F32, E_BF16, E_E4M3, E_COPIES } elem;
+typedef enum { IN_VMEM, IN_SMEM, IN_HBM, IN_SEMAPHORES } memory;
 
 typedef struct type {
-    bool vector, ref, smem;
+    bool vector, ref;
+    memory where; /* of a ref */
     elem e;
     uint32_t rank, dim[MOSAIC_EVAL_RANK];
 } type;
 
-/* Floats in f, everything else in i. */
+/* Floats in f, everything else in i; of a semaphore: bytes that were sent and not yet waited for. */
 typedef struct value {
     type t;
     size_t n;
@@ -57,6 +59,12 @@ elem mosaic_elem_of(const char *s, size_t n);
 /* The text behind "NAME = "; a list of numbers behind it. */
 const char *mosaic_attr(const char *attrs, const char *name);
 uint32_t mosaic_numbers(const char *attrs, const char *name, int64_t *out, uint32_t cap);
+
+/* Copies that the body starts itself.  early: their data is there at once; else when their semaphore has been waited for in full,
+ * and until then the target holds NaN.  finish: fails when one was never waited for. */
+void mosaic_copies_begin(bool early);
+void mosaic_copies_finish(void);
+void mosaic_copy(const op *o, value *const *a);
 
 /* Run to the operation that ends the region (a return or a yield), and give it. */
 op *mosaic_run_region(region *g, value **env);

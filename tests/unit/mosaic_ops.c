@@ -27,7 +27,7 @@ float mosaic_e4m3(float x) {
 }
 
 static bool is_float(elem e) {
-    return e >= E_F32;
+    return e >= E_F32 && e <= E_E4M3;
 }
 
 value *mosaic_value(type t) {
@@ -51,7 +51,7 @@ static bool same_shape(const type *a, const type *b) {
 }
 
 static bool same_type(const type *a, const type *b) {
-    return a->e == b->e && a->vector == b->vector && a->ref == b->ref && a->smem == b->smem &&
+    return a->e == b->e && a->vector == b->vector && a->ref == b->ref && a->where == b->where &&
            same_shape(a, b);
 }
 
@@ -133,6 +133,10 @@ static int32_t binary_int(const call *c, const char *n, int32_t x, int32_t y) {
         return x & y;
     else if (!strcmp(n, "arith.ori"))
         return x | y;
+    else if (!strcmp(n, "arith.shrsi") && y >= 0 && y < 32)
+        return (int32_t)((int64_t)x >> y);
+    else if (!strcmp(n, "arith.remsi") && y > 0)
+        return x % y;
     else if (!strcmp(n, "arith.maxsi"))
         return x > y ? x : y;
     else if (!strcmp(n, "arith.minsi"))
@@ -232,7 +236,7 @@ static size_t element(const call *c, const value *ref, value *const *idx, const 
 static void load(call *c) {
     value *ref = c->a[0];
     must(c,
-         ref->t.ref && !ref->t.smem && c->o->n_arg == 1 + ref->t.rank &&
+         ref->t.ref && ref->t.where == IN_VMEM && c->o->n_arg == 1 + ref->t.rank &&
              c->r->t.rank == ref->t.rank && c->r->t.e == ref->t.e,
          "a block of VMEM");
     for (size_t i = 0; i < c->r->n; i++) {
@@ -247,8 +251,8 @@ static void load(call *c) {
 static void store(call *c) {
     value *v = c->a[0], *ref = c->a[1];
     must(c,
-         ref->t.ref && !ref->t.smem && v->t.vector && c->o->n_arg == 2 + ref->t.rank &&
-             v->t.rank == ref->t.rank && v->t.e == ref->t.e,
+         ref->t.ref && ref->t.where == IN_VMEM && v->t.vector &&
+             c->o->n_arg == 2 + ref->t.rank && v->t.rank == ref->t.rank && v->t.e == ref->t.e,
          "a block of VMEM");
     must(c, !strncmp(mosaic_attr(c->o->attrs, "add"), "false", 5), "a plain store");
     for (size_t i = 0; i < v->n; i++) {
@@ -260,9 +264,49 @@ static void store(call *c) {
     }
 }
 
+/* A slice of memory that lies in one piece: single places of the first dimensions, all of the others. */
+static void part(call *c) {
+    value *ref = c->a[0];
+    int64_t seg[3];
+    size_t at = 0;
+    must(c,
+         ref->t.ref && c->r->t.ref && ref->t.where == c->r->t.where && ref->t.e == c->r->t.e &&
+             c->r->t.rank == ref->t.rank && c->o->n_arg == 1 + ref->t.rank,
+         "memory and a place in it");
+    must(c,
+         mosaic_numbers(c->o->attrs, "operandSegmentSizes", seg, 3) == 3 && seg[0] == 1 &&
+             seg[1] == ref->t.rank && seg[2] == 0,
+         "the counts of operands");
+    bool leading = true;
+    for (uint32_t d = 0; d < ref->t.rank; d++) {
+        int64_t p = c->a[1 + d]->i[0];
+        bool all = c->r->t.dim[d] == ref->t.dim[d];
+        must(c, c->a[1 + d]->t.e == E_I32 && !c->a[1 + d]->t.vector, "places of i32");
+        must(c, p >= 0 && p + c->r->t.dim[d] <= ref->t.dim[d], "it lies inside");
+        must(c, all || (leading && c->r->t.dim[d] == 1), "it lies in one piece");
+        if (all && c->r->t.dim[d] != 1) leading = false;
+        at = at * ref->t.dim[d] + (size_t)p;
+    }
+    c->r->f = ref->f ? ref->f + at : NULL;
+    c->r->i = ref->i ? ref->i + at : NULL;
+}
+
+/* The same memory without leading dimensions of 1. */
+static void squeeze(call *c) {
+    const type *x = &c->a[0]->t, *r = &c->r->t;
+    must(c, x->ref && r->ref && x->where == r->where && x->e == r->e && x->rank >= r->rank,
+         "memory");
+    uint32_t gone = x->rank - r->rank;
+    for (uint32_t d = 0; d < x->rank; d++)
+        must(c, x->dim[d] == (d < gone ? 1 : r->dim[d - gone]), "dimensions of 1 in front");
+    c->r->f = c->a[0]->f;
+    c->r->i = c->a[0]->i;
+}
+
 static void scalar_load(call *c) {
     must(c,
-         c->o->n_arg == 2 && c->a[0]->t.smem && c->a[0]->t.rank == 1 && c->a[1]->t.e == E_INDEX,
+         c->o->n_arg == 2 && c->a[0]->t.where == IN_SMEM && c->a[0]->t.rank == 1 &&
+             c->a[1]->t.e == E_INDEX,
          "one number of SMEM");
     int32_t at = c->a[1]->i[0];
     must(c, at >= 0 && (uint32_t)at < c->a[0]->t.dim[0], "an index inside");
@@ -418,6 +462,10 @@ static void matmul(call *c) {
         }
 }
 
+static void copies(call *c) {
+    mosaic_copy(c->o, c->a);
+}
+
 /* ---- Which operation ---- */
 
 static const struct {
@@ -435,6 +483,10 @@ static const struct {
     {"vector.load", load, true},
     {"tpu.vector_store", store, false},
     {"memref.load", scalar_load, true},
+    {"tpu.memref_slice", part, true},
+    {"tpu.memref_squeeze", squeeze, true},
+    {"tpu.enqueue_dma", copies, false},
+    {"tpu.wait_dma2", copies, false},
     {"vector.shape_cast", shape_cast, true},
     {"vector.broadcast", broadcast, true},
     {"vector.extract_strided_slice", slice, true},

@@ -5,7 +5,9 @@
 #include "backend/pjrt/mosaic/kernels.h"
 
 #include "backend/pjrt/mosaic/twin.h"
+#include "kern/kern.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -171,6 +173,128 @@ static lg_hlo_val gdn(void *ctx, lg_step_emit *s, uint32_t from, uint32_t n, uin
     return gdn_many(ctx, s, from, n, t, raw, a, b);
 }
 
+/* ---- Attention ---- */
+
+/* Sums up to and with each of x [n]. */
+static lg_hlo_val running(lg_hlo *h, lg_hlo_val x) {
+    int64_t n = lg_hlo_dim(h, x, 0);
+    lg_hlo_type sq = LG_HLO_T(I32, n, n);
+    lg_hlo_val upto = lg_hlo_cmp(h, "LE", lg_hlo_iota(h, sq, 1), lg_hlo_iota(h, sq, 0));
+    return lg_hlo_reduce(
+        h, "add", lg_hlo_select(h, upto, lg_hlo_bcast(h, x, sq, "1"), lg_hlo_int(h, sq, 0)), 1);
+}
+
+/* Rows of a tile: the most that are worth reading a sequence's pages for once, or as many as there are. */
+static uint32_t attn_rows(uint32_t group, uint32_t t) {
+    uint32_t rows = 1;
+    while (rows < t && rows < 64 && 2 * rows * group <= 512 &&
+           (2 * rows * group <= 256 || 2 * rows * group % 256 == 0))
+        rows *= 2;
+    return rows;
+}
+
+static lg_mosaic_attn attn_of(const lg_step_emit *s, uint32_t n, uint32_t t) {
+    lg_hlo_type pool = lg_hlo_type_at(&s->h, s->pool[LG_PJRT_POOL_KEY]);
+    uint32_t group = s->cfg->n_head / s->cfg->n_kv_head, rows = attn_rows(group, t);
+    bool narrow = s->weight == LG_HLO_BF16 && (s->kv == LG_HLO_BF16 || s->kv == LG_HLO_E4M3);
+    uint32_t tiles = n * ((t + rows - 1) / rows), pages = LG_MOSAIC_ATTN_BLOCK / LG_PAGE_TOK;
+    return (lg_mosaic_attn){.n_tile = tiles,
+                            .rows = rows,
+                            .n_entry = tiles * ((s->b->n_page + pages - 1) / pages),
+                            .n_seq = n,
+                            .n_page_seq = s->b->n_page,
+                            .n_layer = (uint32_t)pool.dim[0],
+                            .n_page = s->m->n_page,
+                            .n_kv = s->cfg->n_kv_head,
+                            .group = group,
+                            .d = s->cfg->d_head,
+                            .act = narrow ? LG_M_BF16 : LG_M_F32,
+                            .kv = elem_of(s->kv)};
+}
+
+/* The prefetched operands but the layer, in the kernel's order with its place left out. */
+static void attn_list(lg_step_emit *s, const lg_mosaic_attn *a, uint32_t from,
+                      lg_hlo_val *list) {
+    lg_hlo *h = &s->h;
+    int64_t n = a->n_seq, each = a->n_tile / a->n_seq, m = a->rows;
+    lg_hlo_type t = LG_HLO_T(I32, n, each), flat = LG_HLO_T(I32, a->n_tile),
+                one = LG_HLO_T(I32, 1);
+    lg_hlo_val n_tok = lg_hlo_bcast(h, lg_step_seqs(s, s->n_tok, from, a->n_seq), t, "0");
+    lg_hlo_val pos = lg_hlo_bcast(h, lg_step_seqs(s, s->pos, from, a->n_seq), t, "0");
+    lg_hlo_val at = lg_hlo_bin_i(h, "multiply", lg_hlo_iota(h, t, 1), m);
+    lg_hlo_val rows = lg_hlo_bin_i(h, "minimum", lg_hlo_sub(h, n_tok, at), m);
+    pos = lg_hlo_add(h, pos, at);
+    lg_hlo_val see = lg_hlo_select(h, lg_hlo_cmp_i(h, "GT", rows, 0), lg_hlo_add(h, pos, rows),
+                                   lg_hlo_int(h, t, 0));
+    see = lg_hlo_reshape(h, see, flat);
+    lg_hlo_val block = lg_hlo_bin_i(h, "add", see, LG_MOSAIC_ATTN_BLOCK - 1);
+    lg_hlo_val end = running(h, lg_hlo_bin_i(h, "divide", block, LG_MOSAIC_ATTN_BLOCK));
+    lg_hlo_type te = LG_HLO_T(I32, a->n_entry, a->n_tile);
+    lg_hlo_val done = lg_hlo_cmp(h, "LE", lg_hlo_bcast(h, end, te, "1"), lg_hlo_iota(h, te, 0));
+    list[0] = lg_hlo_concat(h, 0, (lg_hlo_val[]){lg_hlo_int(h, one, 0), end}, 2);
+    list[1] = lg_hlo_reduce(h, "add", lg_hlo_convert(h, done, LG_HLO_I32), 1);
+    list[2] = lg_hlo_reshape(h, lg_hlo_iota(h, t, 0), flat);
+    list[3] = lg_hlo_reshape(h, pos, flat);
+    list[4] = see;
+    list[5] = lg_hlo_reshape(h, lg_step_seqs(s, s->page, from, a->n_seq),
+                             LG_HLO_T(I32, n * a->n_page_seq));
+}
+
+static void begin(void *ctx, lg_step_emit *s) {
+    const lg_kernels *k = ctx;
+    const lg_pjrt_bucket *b = s->b;
+    for (uint32_t many = 0; many < 2 && s->pool[LG_PJRT_POOL_KEY]; many++) {
+        uint32_t n = many ? b->n_many : b->n_one;
+        if (!n) continue;
+        lg_mosaic_attn a = attn_of(s, n, many ? b->n_row : 1);
+        if (k->twin || lg_mosaic_attn_fits(&a))
+            attn_list(s, &a, many ? b->n_one : 0, s->list[many]);
+    }
+}
+
+/* q [n t][heads][d] as the kernel's: tiles, heads of keys, then the group's heads with a tile's rows. */
+static lg_hlo_val attn_query(lg_hlo *h, const lg_mosaic_attn *a, lg_hlo_val q, int64_t t) {
+    int64_t n = a->n_seq, filled = a->n_tile / a->n_seq * (int64_t)a->rows;
+    lg_hlo_dt act = a->act == LG_M_BF16 ? LG_HLO_BF16 : LG_HLO_F32;
+    lg_hlo_type heads = LG_HLO_T(F32, n, t, a->n_kv * a->group * (int64_t)a->d);
+    q = lg_hlo_bin_f(h, "multiply", q, 1.0f / sqrtf((float)a->d));
+    q = lg_hlo_convert(h, lg_hlo_pad(h, lg_hlo_reshape(h, q, heads), 1, 0, filled - t), act);
+    lg_hlo_type tiles = LG_HLO_T(F32, a->n_tile, a->rows, a->n_kv, a->group, a->d);
+    q = lg_hlo_transpose(h, lg_hlo_reshape(h, q, lg_hlo_as(tiles, act)), "02314");
+    tiles = LG_HLO_T(F32, a->n_tile, a->n_kv, a->group * (int64_t)a->rows, a->d);
+    return lg_hlo_reshape(h, q, lg_hlo_as(tiles, act));
+}
+
+static lg_hlo_val attn(void *ctx, lg_step_emit *s, uint32_t from, uint32_t n, uint32_t t,
+                       lg_hlo_val q) {
+    const lg_kernels *k = ctx;
+    lg_hlo *h = &s->h;
+    const lg_hlo_val *list = s->list[from < s->b->n_one ? 0 : 1];
+    lg_mosaic_attn a = attn_of(s, n, t);
+    lg_mosaic_kernel kernel;
+    lg_buf body = {0};
+    lg_hlo_val arg[10], o;
+    if (!list[0]) return 0;
+    memcpy(arg, list, 5 * sizeof *arg);
+    arg[5] = lg_hlo_reshape(h, s->pool_layer, LG_HLO_T(I32, 1));
+    arg[6] = list[5];
+    arg[7] = attn_query(h, &a, q, t);
+    arg[8] = s->pool[LG_PJRT_POOL_KEY];
+    arg[9] = s->pool[LG_PJRT_POOL_VALUE];
+    if (k->twin) {
+        lg_twin_attn(&a, h, arg, &o);
+    } else {
+        lg_mosaic_attn_kernel(&a, &kernel, &body);
+        lg_mosaic_call(&kernel, &body, h, arg, &o);
+    }
+    lg_buf_fini(&body);
+    int64_t width = a.n_kv * a.group * (int64_t)a.d,
+            filled = a.n_tile / a.n_seq * (int64_t)a.rows;
+    o = lg_hlo_reshape(h, o, LG_HLO_T(F32, a.n_tile, a.n_kv, a.group, a.rows, a.d));
+    o = lg_hlo_reshape(h, lg_hlo_transpose(h, o, "03124"), LG_HLO_T(F32, n, filled, width));
+    return lg_hlo_reshape(h, lg_hlo_slice(h, o, 1, 0, t), LG_HLO_T(F32, (int64_t)n * t, width));
+}
+
 /* ---- Experts ---- */
 
 /* Pairs of row and expert in tiles of one expert. */
@@ -181,15 +305,6 @@ typedef struct tiled {
     lg_hlo_val pair;      /* [n_pair] sorted */
     lg_hlo_val back;      /* [n_pair]: row of the tiles of each pair */
 } tiled;
-
-/* Sums up to and with each of x [n]. */
-static lg_hlo_val running(lg_hlo *h, lg_hlo_val x) {
-    int64_t n = lg_hlo_dim(h, x, 0);
-    lg_hlo_type sq = LG_HLO_T(I32, n, n);
-    lg_hlo_val upto = lg_hlo_cmp(h, "LE", lg_hlo_iota(h, sq, 1), lg_hlo_iota(h, sq, 0));
-    return lg_hlo_reduce(
-        h, "add", lg_hlo_select(h, upto, lg_hlo_bcast(h, x, sq, "1"), lg_hlo_int(h, sq, 0)), 1);
-}
 
 static lg_hlo_val pick(lg_hlo *h, lg_hlo_val table, lg_hlo_val at) {
     return lg_hlo_take(h, table, lg_hlo_idx(h, &at, 1));
@@ -325,6 +440,14 @@ void lg_kernels_init(lg_kernels *k, const lg_pjrt_model *m, const lg_pjrt_device
         (twin || c->d_k == 128)) {
         k->parts.gdn = gdn;
         say(k, "GDN kernels");
+    }
+    /* As the products' operands are: narrow ones, or everything F32. */
+    bool kv = m->weight == LG_PJRT_BF16 ? m->kv == LG_PJRT_BF16 || m->kv == LG_PJRT_F8E4M3FN
+                                        : m->kv == LG_PJRT_F32;
+    if (c->d_head && (twin || (c->d_head % 128 == 0 && kv))) {
+        k->parts.begin = begin;
+        k->parts.attn = attn;
+        say(k, "attention kernel");
     }
     bool whole = c->n_embd % 128 == 0 && c->n_ff_expert % 128 == 0;
     if (c->n_expert && (twin || (expert != LG_PJRT_F32 && whole))) {

@@ -9,8 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const elem_name[] = {"i1", "i32", "index", "f32", "bf16", "f8E4M3FN"};
-static const uint32_t elem_bytes[] = {1, 4, 4, 4, 2, 1};
+static const char *const elem_name[] = {
+    "i1", "i32", "index", "f32", "bf16", "f8E4M3FN", "!tpu.dma_semaphore"};
+static const uint32_t elem_bytes[] = {1, 4, 4, 4, 2, 1, 4};
 
 /* ---- Types ---- */
 
@@ -20,15 +21,17 @@ static void put_shape(lg_buf *out, uint32_t rank, const uint32_t *dim, lg_mosaic
 }
 
 static void put_type(lg_buf *out, const lg_mosaic_type *t) {
+    static const char *const space[] = {[LG_M_VMEM] = "vmem",
+                                        [LG_M_SMEM] = "smem",
+                                        [LG_M_HBM] = "hbm",
+                                        [LG_M_SEMAPHORE] = "semaphore_mem"};
     switch (t->form) {
     case LG_M_SCALAR: lg_buf_puts(out, elem_name[t->elem]); return;
     case LG_M_VECTOR: lg_buf_puts(out, "vector<"); break;
-    case LG_M_VMEM:
-    case LG_M_SMEM: lg_buf_puts(out, "memref<"); break;
+    default: lg_buf_puts(out, "memref<"); break;
     }
     put_shape(out, t->rank, t->dim, t->elem);
-    if (t->form == LG_M_VMEM) lg_buf_puts(out, ", #tpu.memory_space<vmem>");
-    if (t->form == LG_M_SMEM) lg_buf_puts(out, ", #tpu.memory_space<smem>");
+    if (space[t->form]) lg_buf_printf(out, ", #tpu.memory_space<%s>", space[t->form]);
     lg_buf_putc(out, '>');
 }
 
@@ -57,6 +60,10 @@ lg_mosaic_type lg_mosaic_matrix(lg_mosaic_elem e, uint32_t rows, uint32_t cols) 
 
 lg_mosaic_type lg_mosaic_vmem(lg_mosaic_elem e, uint32_t rank, const uint32_t *dim) {
     return make_type(LG_M_VMEM, e, rank, dim);
+}
+
+lg_mosaic_type lg_mosaic_semaphores(uint32_t n) {
+    return make_type(LG_M_SEMAPHORE, LG_M_COPIES, 1, &n);
 }
 
 static bool same_shape(const lg_mosaic_type *a, const lg_mosaic_type *b) {
@@ -159,10 +166,9 @@ lg_mv lg_mosaic_un(lg_mosaic *m, const char *name, lg_mv x) {
 
 lg_mv lg_mosaic_bin(lg_mosaic *m, const char *name, lg_mv x, lg_mv y) {
     LG_ASSERT(same_type(&x.type, &y.type));
-    bool plain =
-        !is_float(x.type.elem) && name[strlen(name) - 1] != 'i'; /* and, or, division */
-    if (!strcmp(name, "arith.andi") || !strcmp(name, "arith.ori")) plain = true;
-    return op(m, x.type, name, (lg_mv[]){x, y}, 2, plain ? "" : arith_attr(x.type.elem));
+    bool flags = is_float(x.type.elem) || !strcmp(name, "arith.addi") ||
+                 !strcmp(name, "arith.subi") || !strcmp(name, "arith.muli");
+    return op(m, x.type, name, (lg_mv[]){x, y}, 2, flags ? arith_attr(x.type.elem) : "");
 }
 
 lg_mv lg_mosaic_cmp(lg_mosaic *m, int predicate, lg_mv x, lg_mv y) {
@@ -224,6 +230,46 @@ void lg_mosaic_store(lg_mosaic *m, lg_mv v, lg_mv ref, const lg_mv *idx) {
 lg_mv lg_mosaic_scalar(lg_mosaic *m, lg_mv ref, lg_mv idx) {
     LG_ASSERT(ref.type.form == LG_M_SMEM && ref.type.rank == 1 && idx.type.elem == LG_M_INDEX);
     return op(m, scalar_type(ref.type.elem), "memref.load", (lg_mv[]){ref, idx}, 2, "");
+}
+
+lg_mv lg_mosaic_part(lg_mosaic *m, lg_mv ref, const lg_mv *at, uint32_t n_at) {
+    lg_mosaic_type t = ref.type, cut = ref.type;
+    lg_mv arg[1 + LG_MOSAIC_RANK] = {ref};
+    char attr[64];
+    LG_ASSERT(n_at >= 1 && n_at <= t.rank && t.form != LG_M_VECTOR && t.form != LG_M_SCALAR);
+    for (uint32_t i = 0; i < t.rank; i++) {
+        LG_ASSERT(i >= n_at || (at[i].type.form == LG_M_SCALAR && at[i].type.elem == LG_M_I32));
+        arg[1 + i] = i < n_at ? at[i] : lg_mosaic_i32(m, 0);
+        if (i < n_at) t.dim[i] = 1;
+    }
+    cut.rank = t.rank - n_at;
+    memmove(cut.dim, t.dim + n_at, cut.rank * sizeof cut.dim[0]);
+    snprintf(attr, sizeof attr, "operandSegmentSizes = array<i32: 1, %u, 0>", t.rank);
+    lg_mv part = op(m, t, "tpu.memref_slice", arg, 1 + t.rank, attr);
+    return op(m, cut, "tpu.memref_squeeze", &part, 1, "");
+}
+
+static bool copyable(const lg_mv *from, const lg_mv *to, const lg_mv *semaphore) {
+    return same_shape(&from->type, &to->type) && from->type.elem == to->type.elem &&
+           semaphore->type.form == LG_M_SEMAPHORE && semaphore->type.rank == 0;
+}
+
+void lg_mosaic_copy(lg_mosaic *m, lg_mv from, lg_mv to, lg_mv semaphore) {
+    const lg_mv arg[3] = {from, to, semaphore};
+    LG_ASSERT(copyable(&from, &to, &semaphore));
+    op_head(m, NULL, "tpu.enqueue_dma", arg, 3);
+    lg_buf_puts(m->out, " {operandSegmentSizes = array<i32: 1, 0, 1, 1, 0, 0, 0>, "
+                        "priority = 0 : i32, strict_ordering = false}");
+    op_types(m, NULL, arg, 3);
+}
+
+void lg_mosaic_wait(lg_mosaic *m, lg_mv from, lg_mv to, lg_mv semaphore) {
+    const lg_mv arg[3] = {semaphore, from, to};
+    LG_ASSERT(copyable(&from, &to, &semaphore));
+    op_head(m, NULL, "tpu.wait_dma2", arg, 3);
+    lg_buf_puts(m->out, " {operandSegmentSizes = array<i32: 1, 1, 1, 0, 0>, "
+                        "strict_ordering = false}");
+    op_types(m, NULL, arg, 3);
 }
 
 lg_mv lg_mosaic_shape(lg_mosaic *m, lg_mv x, uint32_t rank, const uint32_t *dim) {

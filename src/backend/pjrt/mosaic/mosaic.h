@@ -1,13 +1,14 @@
 /* mosaic.h - a small writer of Mosaic kernels: the programs that a TPU's compiler takes inside a `tpu_custom_call`.
  *
  * A kernel is one module in MLIR's generic text.  Every operation is written by one call below, which knows the types of
- * its operands, so kernels (mosaic_gdn.c, mosaic_gdn_chunk.c, mosaic_gmm.c) read as a list of what they compute.  The writer
+ * its operands, so kernels (mosaic_gdn.c, mosaic_gdn_chunk.c, mosaic_gmm.c, mosaic_attn.c) read as a list of what they compute.  The writer
  * checks shapes: a kernel that does not fit together is a bug of ours and stops at LG_ASSERT.
  *
  * Vocabulary.  A grid step runs the body once.  A window is the block of an operand or result that the step sees: the
  * compiler makes the copies between the device's memory (HBM) and VMEM, two deep, and copies nothing when the block of a
  * step is that of the step before.  Prefetched operands are whole arrays of i32 in scalar memory (SMEM), known before the
- * windows are chosen.  Scratch is VMEM that lives from step to step.
+ * windows are chosen.  Scratch is VMEM that lives from step to step.  An operand may also stay in HBM whole: then the body
+ * copies what it needs itself, and a semaphore counts what has arrived.
  *
  * What the text means is fixed twice: by libtpu, which compiles it, and by tests/unit/mosaic_eval.c, which runs it.
  * Versions: the operations here are those of version 15, read by libtpu 0.0.48 and 0.0.52.  Memory: the caller's lg_buf.
@@ -24,8 +25,23 @@
 #define LG_MOSAIC_ARGS    24 /* prefetched operands, windows and scratch together at most */
 #define LG_MOSAIC_GRID    3  /* grid dimensions at most */
 
-typedef enum { LG_M_I1, LG_M_I32, LG_M_INDEX, LG_M_F32, LG_M_BF16, LG_M_E4M3 } lg_mosaic_elem;
-typedef enum { LG_M_SCALAR, LG_M_VECTOR, LG_M_VMEM, LG_M_SMEM } lg_mosaic_form;
+typedef enum {
+    LG_M_I1,
+    LG_M_I32,
+    LG_M_INDEX,
+    LG_M_F32,
+    LG_M_BF16,
+    LG_M_E4M3,
+    LG_M_COPIES /* a semaphore of copies */
+} lg_mosaic_elem;
+typedef enum {
+    LG_M_SCALAR,
+    LG_M_VECTOR,
+    LG_M_VMEM,
+    LG_M_SMEM,
+    LG_M_HBM,
+    LG_M_SEMAPHORE
+} lg_mosaic_form;
 
 typedef struct lg_mosaic_type {
     lg_mosaic_form form;
@@ -70,8 +86,9 @@ typedef struct lg_mosaic_kernel {
     uint32_t n_fetch, fetch[LG_MOSAIC_ARGS]; /* elements of each prefetched operand */
     uint32_t n_in, n_out;                    /* windows: operands, then results */
     lg_mosaic_window win[LG_MOSAIC_ARGS];
+    uint32_t whole; /* bits: operands that stay in HBM, without block and place */
     uint32_t n_scratch;
-    lg_mosaic_type scratch[LG_MOSAIC_ARGS]; /* form LG_M_VMEM */
+    lg_mosaic_type scratch[LG_MOSAIC_ARGS]; /* of form LG_M_VMEM or LG_M_SEMAPHORE */
     uint32_t vmem_kib; /* limit asked of the compiler; 0: its own default */
 } lg_mosaic_kernel;
 
@@ -103,6 +120,7 @@ uint64_t lg_mosaic_vmem_bytes(const lg_mosaic_kernel *k);
 lg_mosaic_type lg_mosaic_vector(lg_mosaic_elem e, uint32_t rank, const uint32_t *dim);
 lg_mosaic_type lg_mosaic_matrix(lg_mosaic_elem e, uint32_t rows, uint32_t cols);
 lg_mosaic_type lg_mosaic_vmem(lg_mosaic_elem e, uint32_t rank, const uint32_t *dim);
+lg_mosaic_type lg_mosaic_semaphores(uint32_t n);
 
 /* ---- Operations ---- */
 
@@ -127,6 +145,12 @@ lg_mv lg_mosaic_load(lg_mosaic *m, lg_mv ref, const lg_mv *idx, const uint32_t *
 void lg_mosaic_store(lg_mosaic *m, lg_mv v, lg_mv ref, const lg_mv *idx);
 /* One i32 of a prefetched operand. */
 lg_mv lg_mosaic_scalar(lg_mosaic *m, lg_mv ref, lg_mv idx);
+
+/* What lies behind the first n_at dimensions of ref at `at` (I32): memory of the other dimensions. */
+lg_mv lg_mosaic_part(lg_mosaic *m, lg_mv ref, const lg_mv *at, uint32_t n_at);
+/* Start a copy between memory of one shape; wait for one like it: the semaphore counts bytes, not which copy they are of. */
+void lg_mosaic_copy(lg_mosaic *m, lg_mv from, lg_mv to, lg_mv semaphore);
+void lg_mosaic_wait(lg_mosaic *m, lg_mv from, lg_mv to, lg_mv semaphore);
 
 lg_mv lg_mosaic_shape(lg_mosaic *m, lg_mv x, uint32_t rank,
                       const uint32_t *dim); /* the same elements in order */

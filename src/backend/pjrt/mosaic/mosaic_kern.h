@@ -77,4 +77,33 @@ bool lg_mosaic_gmm_fits(const lg_mosaic_gmm *g);
 void lg_mosaic_gmm_kernel(const lg_mosaic_gmm *g, lg_mosaic_kernel *k, lg_buf *body);
 void lg_mosaic_gmm_shape(const lg_mosaic_gmm *g, lg_mosaic_kernel *k);
 
+/* ---- Attention over pages (mosaic_attn.c; MODEL.md: Gated attention, without the gate) ---- */
+
+#define LG_MOSAIC_ATTN_PAGE  64  /* positions of a page */
+#define LG_MOSAIC_ATTN_BLOCK 256 /* positions of a block */
+
+typedef struct lg_mosaic_attn {
+    uint32_t n_tile, rows;      /* tiles of `rows` rows (a power of two) of one sequence */
+    uint32_t n_entry;           /* places of the list of blocks */
+    uint32_t n_seq, n_page_seq; /* of the page table */
+    uint32_t n_layer, n_page;   /* of the pools */
+    uint32_t n_kv, group,
+        d; /* heads of keys; heads of queries for each of them; width, a multiple of 128 */
+    lg_mosaic_elem
+        act;           /* of q and of both products' operands: BF16, or F32 with pools of F32 */
+    lg_mosaic_elem kv; /* of the pools */
+} lg_mosaic_attn;
+
+/* T tiles.  Row r of tile t stands at position pos[t] + r and sees the positions up to its own and below see[t].
+ *   i32: first [T + 1]: the blocks of tile t are those from first[t] to first[t + 1] - 1 of the list, in order, ceil(see / 256) of them;
+ *        tile of each block [n_entry] (beyond first[T]: anything); sequence [T]; pos [T]; see [T], 0 for a tile without rows;
+ *        layer [1] in the pools; page table [n_seq n_page_seq]: page p of sequence s at s n_page_seq + p
+ *   operands: q [T][n_kv][group rows][d], times d^-1/2 already, of type act: row r of query head g of its group at g rows + r;
+ *        keys and values [n_layer][n_page][64][n_kv d]
+ *   result: o [T][n_kv][group rows][d] F32; rows that are not there: as if they stood at the last one's position, or 0 where there
+ *        are none. */
+bool lg_mosaic_attn_fits(const lg_mosaic_attn *a);
+void lg_mosaic_attn_kernel(const lg_mosaic_attn *a, lg_mosaic_kernel *k, lg_buf *body);
+void lg_mosaic_attn_shape(const lg_mosaic_attn *a, lg_mosaic_kernel *k);
+
 #endif

@@ -5,8 +5,13 @@
 
 #include <string.h>
 
-static const char *const elem_name[] = {"i1", "i32", "index", "f32", "bf16", "f8E4M3FN"};
-static const uint32_t elem_bytes[] = {1, 4, 4, 4, 2, 1};
+static const char *const elem_name[] = {
+    "i1", "i32", "index", "f32", "bf16", "f8E4M3FN", "!tpu.dma_semaphore"};
+static const uint32_t elem_bytes[] = {1, 4, 4, 4, 2, 1, 4};
+
+static bool is_whole(const lg_mosaic_kernel *k, uint32_t i) {
+    return k->whole >> i & 1;
+}
 
 /* `, ` before all but the first. */
 static void comma(lg_buf *out, uint32_t *n) {
@@ -44,20 +49,25 @@ static void put_args(lg_mosaic *m, bool named, bool placing) {
     for (uint32_t i = 0; i < k->n_in + k->n_out; i++) {
         comma(out, &n);
         if (named) lg_buf_printf(out, "%%%u: ", m->win[i].id);
-        put_memref(out, k->win[i].rank, k->win[i].block, k->win[i].elem, "vmem");
+        if (is_whole(k, i))
+            put_memref(out, k->win[i].rank, k->win[i].array, k->win[i].elem, "hbm");
+        else
+            put_memref(out, k->win[i].rank, k->win[i].block, k->win[i].elem, "vmem");
     }
     for (uint32_t i = 0; i < k->n_scratch; i++) {
         comma(out, &n);
         if (named) lg_buf_printf(out, "%%%u: ", m->scratch[i].id);
-        put_memref(out, k->scratch[i].rank, k->scratch[i].dim, k->scratch[i].elem, "vmem");
+        put_memref(out, k->scratch[i].rank, k->scratch[i].dim, k->scratch[i].elem,
+                   k->scratch[i].form == LG_M_SEMAPHORE ? "semaphore_mem" : "vmem");
     }
 }
 
 static void check_windows(const lg_mosaic_kernel *k) {
     for (uint32_t i = 0; i < k->n_in + k->n_out; i++) {
         const lg_mosaic_window *w = &k->win[i];
-        LG_ASSERT(w->rank >= 2 && w->rank <= LG_MOSAIC_RANK);
-        for (uint32_t d = 0; d < w->rank; d++) {
+        LG_ASSERT(w->rank >= 2 && w->rank <= LG_MOSAIC_RANK &&
+                  (!is_whole(k, i) || i < k->n_in));
+        for (uint32_t d = 0; !is_whole(k, i) && d < w->rank; d++) {
             LG_ASSERT(w->block[d] > 0 && w->array[d] % w->block[d] == 0);
             /* The device's tiles: the last two dimensions are whole, or whole tiles. */
             uint32_t tile = d + 1 == w->rank   ? 128
@@ -79,9 +89,12 @@ void lg_mosaic_begin(lg_mosaic *m, const lg_mosaic_kernel *k, lg_buf *out) {
     for (uint32_t i = 0; i < k->n_grid; i++) m->grid[i] = (lg_mv){m->n_value++, i32};
     for (uint32_t i = 0; i < k->n_fetch; i++)
         m->fetch[i] = (lg_mv){m->n_value++, {LG_M_SMEM, LG_M_I32, 1, {k->fetch[i]}}};
-    for (uint32_t i = 0; i < k->n_in + k->n_out; i++)
-        m->win[i] = (lg_mv){m->n_value++,
-                            lg_mosaic_vmem(k->win[i].elem, k->win[i].rank, k->win[i].block)};
+    for (uint32_t i = 0; i < k->n_in + k->n_out; i++) {
+        const lg_mosaic_window *w = &k->win[i];
+        m->win[i] = (lg_mv){m->n_value++, lg_mosaic_vmem(w->elem, w->rank,
+                                                         is_whole(k, i) ? w->array : w->block)};
+        if (is_whole(k, i)) m->win[i].type.form = LG_M_HBM;
+    }
     for (uint32_t i = 0; i < k->n_scratch; i++)
         m->scratch[i] = (lg_mv){m->n_value++, k->scratch[i]};
     lg_buf_printf(out,
@@ -175,13 +188,18 @@ void lg_mosaic_end(lg_mosaic *m) {
                   "      window_params = [",
                   k->n_fetch, k->n_scratch);
     for (uint32_t i = 0; i < k->n_in + k->n_out; i++) {
-        lg_buf_printf(out, "%s{transform_indices = @place_%u, window_bounds = array<i64: ",
-                      i ? ", " : "", i);
+        if (i) lg_buf_puts(out, ", ");
+        if (is_whole(k, i)) {
+            lg_buf_puts(out, "{}");
+            continue;
+        }
+        lg_buf_printf(out, "{transform_indices = @place_%u, window_bounds = array<i64: ", i);
         put_dims(out, k->win[i].rank, k->win[i].block, ", ");
         lg_buf_puts(out, ">}");
     }
     lg_buf_puts(out, "]} : () -> ()\n");
-    for (uint32_t i = 0; i < k->n_in + k->n_out; i++) put_place(m, i);
+    for (uint32_t i = 0; i < k->n_in + k->n_out; i++)
+        if (!is_whole(k, i)) put_place(m, i);
     lg_buf_puts(out, "}\n");
 }
 
@@ -297,8 +315,10 @@ static uint64_t padded_bytes(uint32_t rank, const uint32_t *dim, lg_mosaic_elem 
 uint64_t lg_mosaic_vmem_bytes(const lg_mosaic_kernel *k) {
     uint64_t n = 0;
     for (uint32_t i = 0; i < k->n_in + k->n_out; i++)
-        n += 2 * padded_bytes(k->win[i].rank, k->win[i].block, k->win[i].elem);
+        if (!is_whole(k, i))
+            n += 2 * padded_bytes(k->win[i].rank, k->win[i].block, k->win[i].elem);
     for (uint32_t i = 0; i < k->n_scratch; i++)
-        n += padded_bytes(k->scratch[i].rank, k->scratch[i].dim, k->scratch[i].elem);
+        if (k->scratch[i].form == LG_M_VMEM)
+            n += padded_bytes(k->scratch[i].rank, k->scratch[i].dim, k->scratch[i].elem);
     return n;
 }

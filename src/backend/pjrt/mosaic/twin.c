@@ -202,3 +202,45 @@ void lg_twin_gmm(const lg_mosaic_gmm *g, lg_hlo *h, const lg_hlo_val *arg, lg_hl
     result[0] = lg_hlo_reshape(
         h, y, lg_hlo_as(LG_HLO_T(F32, n * m, g->n_out), g->swiglu ? act : LG_HLO_F32));
 }
+
+/* ---- Attention: every tile gathers its sequence's whole row of the table ---- */
+
+enum { FIRST, TILE_OF, SEQ, POS, SEE, LAYER, TABLE, QUERY, KEY, VALUE };
+
+/* [T][positions][n_kv][d] of one pool, F32. */
+static lg_hlo_val all_pages(const lg_mosaic_attn *a, lg_hlo *h, const lg_hlo_val *arg,
+                            int pool) {
+    int64_t t = a->n_tile, places = (int64_t)a->n_page_seq * LG_MOSAIC_ATTN_PAGE;
+    lg_hlo_val table = lg_hlo_reshape(h, arg[TABLE], LG_HLO_T(I32, a->n_seq, a->n_page_seq));
+    lg_hlo_val page = lg_hlo_take(h, table, lg_hlo_idx(h, &arg[SEQ], 1));
+    lg_hlo_val col[2] = {lg_hlo_like(h, element(h, arg[LAYER], 0), page, ""), page};
+    lg_hlo_val x =
+        lg_hlo_convert(h, lg_hlo_take(h, arg[pool], lg_hlo_idx(h, col, 2)), LG_HLO_F32);
+    return lg_hlo_reshape(h, x, LG_HLO_T(F32, t, places, a->n_kv, a->d));
+}
+
+void lg_twin_attn(const lg_mosaic_attn *a, lg_hlo *h, const lg_hlo_val *arg,
+                  lg_hlo_val *result) {
+    int64_t t = a->n_tile, rows = (int64_t)a->group * a->rows,
+            places = (int64_t)a->n_page_seq * LG_MOSAIC_ATTN_PAGE;
+    lg_hlo_type at = LG_HLO_T(I32, t, rows, places);
+    lg_hlo_val place = lg_hlo_iota(h, at, 2), see = lg_hlo_bcast(h, arg[SEE], at, "0");
+    lg_hlo_val own = lg_hlo_bin_i(h, "remainder", lg_hlo_iota(h, at, 1), a->rows);
+    own = lg_hlo_add(h, own, lg_hlo_bcast(h, arg[POS], at, "0"));
+    lg_hlo_val open =
+        lg_hlo_bin(h, "and", lg_hlo_cmp(h, "LE", place, own), lg_hlo_cmp(h, "LT", place, see));
+    lg_hlo_val k = all_pages(a, h, arg, KEY), v = all_pages(a, h, arg, VALUE);
+    lg_hlo_type line = LG_HLO_T(I32, t, places);
+    lg_hlo_val there =
+        lg_hlo_cmp(h, "LT", lg_hlo_iota(h, line, 1), lg_hlo_bcast(h, arg[SEE], line, "0"));
+    v = lg_hlo_select_f(h, lg_hlo_like(h, there, v, "01"), v, 0.0f);
+    lg_hlo_val s =
+        lg_hlo_dot(h, "tkrd,tlkd->tkrl", lg_hlo_convert(h, arg[QUERY], LG_HLO_F32), k);
+    s = lg_hlo_select_f(h, lg_hlo_like(h, open, s, "023"), s, -1e30f);
+    lg_hlo_val max = lg_hlo_reduce(h, "maximum", s, 3);
+    s = lg_hlo_un(h, "exponential", lg_hlo_sub(h, s, lg_hlo_like(h, max, s, "012")));
+    lg_hlo_val o = lg_hlo_dot(h, "tkrl,tlkd->tkrd", s, v);
+    o = lg_hlo_bin(h, "divide", o, lg_hlo_like(h, lg_hlo_reduce(h, "add", s, 3), o, "012"));
+    lg_hlo_val some = lg_hlo_cmp_i(h, "GT", arg[SEE], 0);
+    result[0] = lg_hlo_select_f(h, lg_hlo_like(h, some, o, "0"), o, 0.0f);
+}

@@ -85,7 +85,8 @@ static void pool_args(lg_step_emit *s) {
     const lg_config *c = s->cfg;
     uint32_t n_group = c->n_layer / s->period, g = lg_step_conv_unit(c);
     int64_t attn = (int64_t)s->n_attn * n_group, gdn = (int64_t)s->n_gdn * n_group;
-    lg_hlo_type kv = LG_HLO_T(F32, attn, s->m->n_page, LG_PAGE_TOK, c->n_kv_head, c->d_head);
+    lg_hlo_type kv =
+        LG_HLO_T(F32, attn, s->m->n_page, LG_PAGE_TOK, (int64_t)c->n_kv_head * c->d_head);
     if (attn) {
         pool_arg(s, "pool_key", LG_PJRT_POOL_KEY, lg_hlo_as(kv, s->kv));
         pool_arg(s, "pool_value", LG_PJRT_POOL_VALUE, lg_hlo_as(kv, s->kv));
@@ -455,6 +456,7 @@ static uint32_t body(lg_step_emit *s, lg_hlo_val *result) {
     weight_args(s);
     inputs(s);
     x = embed(s);
+    if (s->m->parts && s->m->parts->begin) s->m->parts->begin(s->m->parts->ctx, s);
     if (s->b->trace) {
         trace =
             lg_hlo_float(h, LG_HLO_T(F32, s->cfg->n_layer + 1, s->n_row, s->cfg->n_embd), 0);

@@ -20,6 +20,7 @@
 #define LG_STEP_GDN_TILE  64 /* rows of a GDN block in prefill */
 #define LG_STEP_ATTN_TILE 64 /* query rows whose scores exist at once */
 #define LG_STEP_MOE_TILE  16 /* rows of one expert's product */
+#define LG_STEP_LIST      8  /* values that parts keep for all layers */
 
 #define LG_STEP_MAX_ITEM 1536
 
@@ -65,7 +66,9 @@ typedef struct lg_step_emit {
     lg_hlo_val pool[LG_PJRT_N_POOL]; /* as they are now */
     lg_hlo_val group;                /* scalar, looped only */
     uint32_t at;                     /* layer in the group */
-    lg_hlo_val pool_layer;           /* scalar: number of the layer among those of its kind */
+    lg_hlo_val
+        list[2][LG_STEP_LIST]; /* of lg_step_parts.begin: for sequences of one row, of many */
+    lg_hlo_val pool_layer;     /* scalar: number of the layer among those of its kind */
 } lg_step_emit;
 
 /* Other programs for parts of a step, with the meaning of those here (kernels of one kind of device).  NULL entries:
@@ -82,9 +85,12 @@ typedef struct lg_step_parts {
      * of this device's range (from first, scalar I32, on) adds nothing; -> F32 [n][n_embd]. */
     lg_hlo_val (*experts)(void *ctx, lg_step_emit *s, lg_hlo_val x, lg_hlo_val id, lg_hlo_val w,
                           lg_hlo_val first);
-    /* q F32 [n][n_head][d_head] of n sequences of one row, normed and rotated, keys and values stored already;
-     * -> F32 [n][n_head][d_head]. */
-    lg_hlo_val (*attn_one)(void *ctx, lg_step_emit *s, lg_hlo_val q);
+    /* Attention of n sequences of t rows each, from sequence `from` on: q F32 [n t][n_head][d_head], normed and rotated, keys and
+     * values stored already; -> F32 [n t][n_head * d_head], or 0: StableHLO's. */
+    lg_hlo_val (*attn)(void *ctx, lg_step_emit *s, uint32_t from, uint32_t n, uint32_t t,
+                       lg_hlo_val q);
+    /* Before the walk over the layers: makes s->list, what is the same for all of them. */
+    void (*begin)(void *ctx, lg_step_emit *s);
 } lg_step_parts;
 
 /* lg_pjrt_step_text with intermediates; LG_E_ARG when the model asks for the looped form. */

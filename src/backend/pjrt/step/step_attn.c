@@ -1,7 +1,7 @@
 /* step_attn.c - gated attention of a step: keys and values go to their pages, then every row looks at its sequence's
  * pages.
  *
- * In: normed rows [R][n_embd]; the KV pools [attention layer][page][LG_PAGE_TOK][n_kv_head][d_head].  Out: rows for
+ * In: normed rows [R][n_embd]; the KV pools [attention layer][page][LG_PAGE_TOK][n_kv_head * d_head].  Out: rows for
  * the residual. Keys and values are rounded to the pool's type when they are stored, and all of a step are stored
  * before any row looks. Sequences of one row are one product over their gathered pages; longer ones run over tiles of
  * query rows, so that the scores of a tile are all that exists at once.  Places that a row may not see have a score of
@@ -29,7 +29,7 @@ static lg_hlo_val rope(lg_step_emit *s, lg_hlo_val x) {
     return lg_hlo_concat(h, 2, part, n);
 }
 
-/* Write rows [R][n_kv_head][d] to the pages of their positions; padding's page is out of range.  What FP8 cannot hold
+/* Write rows [R][n_kv_head * d] to the pages of their positions; padding's page is out of range.  What FP8 cannot hold
  * becomes its largest number. */
 static void store(lg_step_emit *s, lg_pjrt_pool pool, lg_hlo_val idx, lg_hlo_val rows) {
     lg_hlo *h = &s->h;
@@ -135,10 +135,6 @@ static lg_hlo_val attend_one(lg_step_emit *s, lg_hlo_val q) {
     lg_hlo *h = &s->h;
     const lg_config *c = s->cfg;
     int64_t n = s->b->n_one, width = (int64_t)c->n_head * c->d_head;
-    q = lg_hlo_slice(h, q, 0, 0, n);
-    if (s->m->parts && s->m->parts->attn_one)
-        return lg_hlo_reshape(h, s->m->parts->attn_one(s->m->parts->ctx, s, q),
-                              LG_HLO_T(F32, n, width));
     seen kv = look(s, 0, s->b->n_one);
     lg_hlo_val pos =
         lg_hlo_reshape(h, lg_hlo_slice(h, s->row_pos, 0, 0, n), LG_HLO_T(I32, n, 1));
@@ -155,7 +151,6 @@ static lg_hlo_val attend_many(lg_step_emit *s, lg_hlo_val q) {
     seen kv = look(s, s->b->n_one, s->b->n_many);
     lg_hlo_val first = lg_step_seqs(s, s->pos, s->b->n_one, s->b->n_many),
                zero = lg_hlo_i32(h, 0);
-    q = lg_hlo_slice(h, q, 0, s->b->n_one, n * t);
     q = lg_hlo_reshape(h, q, LG_HLO_T(F32, n, t, c->n_head, c->d_head));
     q = lg_hlo_pad(h, q, 1, 0, (tile - t % tile) % tile);
     int64_t padded = lg_hlo_dim(h, q, 1);
@@ -175,6 +170,15 @@ static lg_hlo_val attend_many(lg_step_emit *s, lg_hlo_val q) {
     return lg_hlo_reshape(h, lg_hlo_slice(h, o, 1, 0, t), LG_HLO_T(F32, n * t, width));
 }
 
+/* Sequences from..from + n - 1 of t rows each, whose rows of q begin at row `from` (all before have one). */
+static lg_hlo_val attend_group(lg_step_emit *s, lg_hlo_val q, uint32_t from, uint32_t n,
+                               uint32_t t, bool many) {
+    const lg_step_parts *p = s->m->parts;
+    q = lg_hlo_slice(&s->h, q, 0, from, (int64_t)n * t);
+    lg_hlo_val o = p && p->attn ? p->attn(p->ctx, s, from, n, t, q) : 0;
+    return o ? o : many ? attend_many(s, q) : attend_one(s, q);
+}
+
 /* A product whose result is cut into heads.  Kept apart, or a compiler may move the heads into the weights and, in a
  * loop over layers, copy the layer's out of the stack. */
 static lg_hlo_val project(lg_step_emit *s, lg_hlo_val xn, lg_pjrt_weight w) {
@@ -185,24 +189,26 @@ lg_hlo_val lg_step_attn(lg_step_emit *s, lg_hlo_val xn) {
     lg_hlo *h = &s->h;
     const lg_config *c = s->cfg;
     int64_t n = s->n_row, d = c->d_head, width = (int64_t)c->n_head * d;
-    lg_hlo_type kv = LG_HLO_T(F32, n, c->n_kv_head, d);
+    lg_hlo_type kv = LG_HLO_T(F32, n, c->n_kv_head, d),
+                flat = LG_HLO_T(F32, n, c->n_kv_head * d);
     lg_hlo_val qg =
         lg_hlo_reshape(h, project(s, xn, LG_PJRT_W_Q), LG_HLO_T(F32, n, c->n_head, 2 * d));
     lg_hlo_val k = lg_hlo_reshape(h, project(s, xn, LG_PJRT_W_K), kv);
-    lg_hlo_val v = lg_hlo_reshape(h, project(s, xn, LG_PJRT_W_V), kv);
+    lg_hlo_val v = project(s, xn, LG_PJRT_W_V);
     lg_hlo_val q = lg_hlo_slice(h, qg, 2, 0, d), gate = lg_hlo_slice(h, qg, 2, d, d);
     q = rope(s, lg_step_norm(s, q, lg_step_weight(s, LG_PJRT_W_Q_NORM)));
     k = rope(s, lg_step_norm(s, k, lg_step_weight(s, LG_PJRT_W_K_NORM)));
     lg_step_note(s, "attn.q", q);
     lg_step_note(s, "attn.k", k);
-    lg_step_note(s, "attn.v", v);
+    lg_step_note(s, "attn.v", lg_hlo_reshape(h, v, kv));
     lg_step_note(s, "attn.gate", gate);
     lg_hlo_val places = row_places(s), part[2];
-    store(s, LG_PJRT_POOL_KEY, places, k);
+    store(s, LG_PJRT_POOL_KEY, places, lg_hlo_reshape(h, k, flat));
     store(s, LG_PJRT_POOL_VALUE, places, v);
     uint32_t n_part = 0;
-    if (s->b->n_one) part[n_part++] = attend_one(s, q);
-    if (s->b->n_many) part[n_part++] = attend_many(s, q);
+    if (s->b->n_one) part[n_part++] = attend_group(s, q, 0, s->b->n_one, 1, false);
+    if (s->b->n_many)
+        part[n_part++] = attend_group(s, q, s->b->n_one, s->b->n_many, s->b->n_row, true);
     lg_hlo_val core = lg_hlo_concat(h, 0, part, n_part);
     lg_step_note(s, "attn.core_out", core);
     gate = lg_hlo_un(h, "logistic", lg_hlo_reshape(h, gate, LG_HLO_T(F32, n, width)));
