@@ -1,6 +1,6 @@
 /* bench_mosaic.c - what libtpu makes of each Mosaic kernel beside its StableHLO twin, compiled for tpu7x:2x2x1.
  *
- * usage: bench_mosaic LIBTPU [toy|35b|397b]
+ * usage: bench_mosaic LIBTPU [toy|35b|397b [KERNEL]]
  *
  * Of a kernel: its instruction bundles as runs of one loop depth, in order ("2:223" = 223 bundles inside one loop of the body; 1 is a
  * grid step), without waiting for memory; of both: flop, bytes and temporary memory as the compiler states them for the whole
@@ -16,6 +16,7 @@
 
 typedef void (*twin_fn)(const void *g, lg_hlo *h, const lg_hlo_val *arg, lg_hlo_val *result);
 
+static const char *only; /* part of a kernel's name, or NULL */
 static char dump[64] = "/tmp/bench_mosaic.XXXXXX";
 
 static void twin_decode(const void *g, lg_hlo *h, const lg_hlo_val *a, lg_hlo_val *r) {
@@ -60,7 +61,7 @@ static void print_runs(const char *path) {
     fclose(f);
 }
 
-/* The listing of the kernel: the longest one that is no part of the program around it.  Everything dumped goes away. */
+/* The listing of the kernel, which is the longest one that is no part of the program around it. */
 static void bundles(void) {
     char path[512], best[512] = "";
     long size = 0;
@@ -79,10 +80,17 @@ static void bundles(void) {
         }
         fclose(f);
     }
+    closedir(d);
     printf("    bundles");
     print_runs(best);
     printf("\n");
-    rewinddir(d);
+}
+
+/* What was dumped of one program goes, or the next one's listing may be taken for it. */
+static void drop_dump(void) {
+    char path[512];
+    DIR *d = opendir(dump);
+    if (!d) return;
     for (struct dirent *e; (e = readdir(d));) {
         snprintf(path, sizeof path, "%s/%s", dump, e->d_name);
         if (e->d_name[0] != '.') unlink(path);
@@ -119,6 +127,7 @@ static void one(const lg_aot *aot, const char *what, const lg_mosaic_kernel *k,
     else
         printf("%-34s %-7s %s\n", what, body ? "kernel" : "twin", err.msg);
     if (body && st == LG_OK) bundles();
+    drop_dump();
     fflush(stdout);
     lg_hlo_fini(&h);
     lg_buf_fini(&text);
@@ -126,8 +135,10 @@ static void one(const lg_aot *aot, const char *what, const lg_mosaic_kernel *k,
 
 static void both(const lg_aot *aot, const char *what, const lg_mosaic_kernel *k, lg_buf *body,
                  twin_fn twin, const void *g) {
-    one(aot, what, k, body, twin, g);
-    one(aot, what, k, NULL, twin, g);
+    if (!only || strstr(what, only)) {
+        one(aot, what, k, body, twin, g);
+        if (twin) one(aot, what, k, NULL, twin, g);
+    }
     lg_buf_fini(body);
 }
 
@@ -154,7 +165,7 @@ static void attention(const lg_aot *aot, uint32_t group, uint32_t d) {
             snprintf(what, sizeof what, "attention, %u x %u rows, KV %s", tiles, rows,
                      narrow ? "FP8" : "BF16");
             lg_mosaic_attn_kernel(&a, &k, &body);
-            both(aot, what, &k, &body, twin_attn, &a);
+            both(aot, what, &k, &body, narrow ? NULL : twin_attn, &a);
         }
 }
 
@@ -166,12 +177,13 @@ int main(int argc, char **argv) {
                  {"35b", 16, 32, 2048, 512, 32, 8, 256},
                  {"397b", 16, 64, 4096, 1024, 64, 16, 256}};
     const char *name = argc > 2 ? argv[2] : "toy";
+    only = argc > 3 ? argv[3] : NULL;
     char flags[256], what[64];
     lg_mosaic_kernel k;
     lg_buf body = {0};
     lg_aot aot = {.plugin = argc > 1 ? argv[1] : "", .topology = "tpu7x:2x2x1"};
     if (argc < 2 || !mkdtemp(dump)) {
-        fputs("usage: bench_mosaic LIBTPU [toy|35b|397b]\n", stderr);
+        fputs("usage: bench_mosaic LIBTPU [toy|35b|397b [KERNEL]]\n", stderr);
         return 2;
     }
     snprintf(flags, sizeof flags,
