@@ -35,8 +35,8 @@ static void features(const lg_cost *c, const lg_cost_load *l, double x[N]) {
     x[1] = touched(c, l->decode + l->prefill);
     x[2] = l->decode;
     x[3] = l->prefill;
-    x[4] = l->decode_depth / DEPTH_UNIT;
-    x[5] = l->prefill_depth / DEPTH_UNIT;
+    x[4] = l->read / DEPTH_UNIT;
+    x[5] = l->seen / DEPTH_UNIT;
 }
 
 /* As the fit says. */

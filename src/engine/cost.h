@@ -1,6 +1,7 @@
 /* cost.h - how long a step will take: a small linear model, fitted to the steps that were measured.
  *
- * Time = constant + experts touched + rows that decode + rows of prompts + what both read of earlier positions.  Weighted least
+ * Time = constant + experts touched + rows that decode + rows of prompts + earlier positions, once for each sequence (they are read)
+ * and once for each row (they are multiplied): the rows of a prompt share one pass over its keys and values.  Weighted least
  * squares on relative errors; older steps are forgotten exponentially, those with and those without prompt rows each at their
  * own pace, so that an hour of decoding does not wear out what is known of prompts.  No weight is ever negative.  On top of it the
  * last few steps tell how fast the machine is just now: other work on it comes and goes faster than the fit can follow.
@@ -15,8 +16,9 @@
 
 /* What a step has to do. */
 typedef struct lg_cost_load {
-    double decode, prefill;             /* rows */
-    double decode_depth, prefill_depth; /* sum over rows of the positions before each */
+    double decode, prefill; /* rows */
+    double read;            /* sum over sequences of the positions before their first row */
+    double seen;            /* sum over rows of the positions before each */
 } lg_cost_load;
 
 typedef struct lg_cost {

@@ -115,9 +115,10 @@ static void divide(lg_engine *eng, const prompts *p, uint32_t left) {
 /* Add the prompts' rows to the load of the decodes. */
 static lg_cost_load load_of(const lg_engine *eng, const prompts *p, lg_cost_load load) {
     for (uint32_t k = 0; k < p->n; k++) {
-        double n = eng->sched.grant[p->run[k]];
+        double n = eng->sched.grant[p->run[k]], done = eng->run[p->run[k]]->n_done;
         load.prefill += n;
-        load.prefill_depth += n * (eng->run[p->run[k]]->n_done + n / 2.0);
+        load.seen += n * (done + n / 2.0);
+        if (n > 0) load.read += done;
     }
     return load;
 }
@@ -192,7 +193,8 @@ void lg_sched_plan(lg_engine *eng) {
     prompts p = order(eng);
     lg_cost_load load = {.decode = p.n_decode};
     for (uint32_t i = 0; i < eng->n_run; i++)
-        if (s->grant[i]) load.decode_depth += eng->run[i]->n_done;
+        if (s->grant[i]) load.read += eng->run[i]->n_done;
+    load.seen = load.read;
     uint32_t left = s->n_batch_tok - p.n_decode;
     if (p.n && p.n_decode && s->stall_us) {
         divide_within(eng, &p, left, &load);

@@ -24,10 +24,12 @@ static double dice(uint64_t i, uint32_t what) {
 
 static lg_cost_load any_load(uint64_t i, bool prompts) {
     lg_cost_load l = {.decode = (double)(uint32_t)(dice(i, 0) * 33)};
-    l.decode_depth = l.decode * dice(i, 1) * 4000;
+    l.read = l.seen = l.decode * dice(i, 1) * 4000;
     if (prompts) l.prefill = 1 + (double)(uint32_t)(dice(i, 2) * 500);
     if (l.decode + l.prefill == 0) l.decode = 1;
-    l.prefill_depth = l.prefill * dice(i, 3) * 8000;
+    double depth = dice(i, 3) * 8000;
+    if (l.prefill > 0) l.read += depth;
+    l.seen += l.prefill * (depth + l.prefill / 2);
     return l;
 }
 
@@ -36,8 +38,8 @@ static double real_us(const machine *m, const lg_cost_load *l, uint64_t i) {
                         m->spared > 0 ? 1 - pow(m->spared, l->decode + l->prefill) : 0,
                         l->decode,
                         l->prefill,
-                        l->decode_depth / 1024,
-                        l->prefill_depth / 1024};
+                        l->read / 1024,
+                        l->seen / 1024};
     double us = 0;
     for (uint32_t k = 0; k < LG_COST_N; k++) us += m->weight[k] * x[k];
     return us * (1 + m->noise * (2 * dice(i, 9) - 1));
@@ -162,17 +164,38 @@ static void test_an_hour_of_answers_keeps_what_is_known_of_prompts(void **state)
 static void test_poor_evidence_does_no_harm(void **state) {
     (void)state;
     lg_cost c = fresh(&dense);
-    lg_cost_load same = {
-        .decode = 4, .prefill = 512, .decode_depth = 400, .prefill_depth = 9e5};
+    lg_cost_load same = {.decode = 4, .prefill = 512, .read = 1900, .seen = 9e5};
     for (uint32_t i = 0; i < 500; i++) lg_cost_learn(&c, &same, 30000 + 100 * (i % 3));
     assert_true(fabs(lg_cost_step_us(&c, &same) - 30100) < 300);
     for (uint32_t k = 0; k < LG_COST_N; k++) assert_true(c.weight[k] >= 0);
-    lg_cost_load half = {
-        .decode = 4, .prefill = 256, .decode_depth = 400, .prefill_depth = 4e5};
+    lg_cost_load half = {.decode = 4, .prefill = 256, .read = 1900, .seen = 4e5};
     double us = lg_cost_step_us(&c, &half);
     assert_true(us > 0 && us <= 30100);
     lg_cost_learn(&c, &same, 0); /* a clock that stands still */
     assert_true(isfinite(lg_cost_step_us(&c, &half)));
+}
+
+/* Deep in a prompt one row costs what reading takes, the next ones little more: after many steps of one row that is still known,
+ * so that several run as soon as there is room for them. */
+static void test_rows_share_what_is_read(void **state) {
+    (void)state;
+    machine deep = {{400, 0, 5, 40, 14, 10}, 0, 0};
+    lg_cost c = fresh(&deep);
+    for (uint64_t i = 0; i < 60; i++) { /* wide steps, as without a bound */
+        lg_cost_load l = {
+            .decode = 4, .prefill = 400 + (double)(i % 3), .read = 61000 + 300 * (double)i};
+        l.seen = 1200 + l.prefill * l.read;
+        lg_cost_learn(&c, &l, real_us(&deep, &l, i));
+        lg_cost_load none = {.decode = 4, .read = 1200, .seen = 1200};
+        lg_cost_learn(&c, &none, real_us(&deep, &none, i));
+    }
+    for (uint64_t i = 0; i < 2000; i++) {
+        lg_cost_load l = {.decode = 4, .prefill = 1, .read = 64000, .seen = 65200};
+        lg_cost_learn(&c, &l, real_us(&deep, &l, i));
+    }
+    lg_cost_load four = {.decode = 4, .prefill = 4, .read = 64000, .seen = 1200 + 4 * 64000};
+    double want = real_us(&deep, &four, 0), got = lg_cost_step_us(&c, &four);
+    assert_true(fabs(got - want) < 0.1 * want);
 }
 
 int main(void) {
@@ -184,6 +207,7 @@ int main(void) {
         cmocka_unit_test(test_belief_in_wide_steps_fades),
         cmocka_unit_test(test_an_hour_of_answers_keeps_what_is_known_of_prompts),
         cmocka_unit_test(test_poor_evidence_does_no_harm),
+        cmocka_unit_test(test_rows_share_what_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
