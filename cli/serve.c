@@ -231,7 +231,7 @@ typedef struct serve_opt {
     char *arg[64]; /* the worker's; texts are argv's or static */
     size_t n_arg;
     const char *of_ranks; /* an option that was given and only ranks have; NULL: none */
-    bool help, core_dumps, strict, other_sums, has_dir;
+    bool help, core_dumps, strict, other_sums;
 } serve_opt;
 
 static void add_arg(serve_opt *o, const char *name, char *value) {
@@ -366,10 +366,7 @@ static bool take(serve_opt *o, const char *argv0, int c) {
     case OPT_DEVICE: add_arg(o, "--device", optarg); return true;
     case OPT_PACK: add_arg(o, "--pack-dir", optarg); return true;
     case OPT_NO_CACHE: o->arg[o->n_arg++] = "--no-prefix-cache"; return true;
-    case OPT_CACHE_DIR:
-        o->has_dir = true;
-        add_arg(o, "--cache-dir", optarg);
-        return true;
+    case OPT_CACHE_DIR: add_arg(o, "--cache-dir", optarg); return true;
     case OPT_CACHE_DISK:
         add_arg(o, "--cache-disk", optarg);
         return lg_option_size(argv0, "--cache-disk", optarg, &v);
@@ -464,10 +461,6 @@ int lg_serve_main(int argc, char **argv) {
                 "%s: --strict goes with --exchange strict and --wire f32 only: others round "
                 "otherwise\n",
                 argv[0]);
-        return lg_option_usage(argv[0]);
-    }
-    if (o.has_dir && o.launch.n_rank && strtoul(o.launch.n_rank, NULL, 10) > 1) {
-        fprintf(stderr, "%s: --cache-dir works with one rank only\n", argv[0]);
         return lg_option_usage(argv[0]);
     }
     if (!o.gate.tls_cert != !o.gate.tls_key || (o.gate.tls_client_ca && !o.gate.tls_cert)) {

@@ -201,6 +201,11 @@ typedef struct lg_backend_ops {
     void (*get_snap)(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
                      void *to);
     void (*put_snap)(lg_backend *be, uint32_t snap, uint32_t part, const void *from);
+    /* Between two steps: a message to whoever keeps the files of an owner above 0, after all that was asked of it before, and the
+     * answer, at most cap_bytes; `patient`: however long that takes.  LG_OK, LG_E_COMM.  NULL: the pages of such owners reach no
+     * file. */
+    lg_status (*call)(lg_backend *be, uint32_t owner, bool patient, const void *msg,
+                      size_t n_bytes, void *answer, size_t cap_bytes, size_t *n_answer);
 } lg_backend_ops;
 
 /* This processor (cpu/), and the devices of opt.device (pjrt/). */

@@ -31,7 +31,7 @@ void lg_admit_put_back(lg_engine *eng, lg_seq *seq, bool keep) {
     seq->slot = UINT32_MAX;
     seq->n_done = 0;
     seq->n_preempt++;
-    seq->disk_asked = false;
+    seq->disk_asked = seq->disk_seen = false;
     lg_queue_return(&eng->queue, seq);
 }
 
@@ -174,7 +174,7 @@ static bool grow(lg_engine *eng, const lg_seq *seq) {
     lg_home *h = &eng->home[seq->home];
     if (pages_of(seq->sampler.n_id) <= h->state.n_page_of[seq->slot]) return true;
     if (!lg_prefix_make_room(&h->prefix, 1, LG_PREFIX_NONE) &&
-        !(eng->disk && lg_disk_yield(eng->disk) &&
+        !(h->disk && lg_disk_yield(h->disk) &&
           lg_prefix_make_room(&h->prefix, 1, LG_PREFIX_NONE)))
         return false;
     return lg_state_grow(&h->state, seq->slot) == LG_OK;

@@ -174,7 +174,10 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
     f->own_bytes += b->request_bytes;
     b->guide_bytes = GUIDE_BYTES + (uint64_t)f->n_sample_vocab * GUIDE_ID_BYTES;
     f->own_bytes += b->guide_bytes;
-    if (f->disk) f->own_bytes += lg_disk_memory(f->disk_limit, n_ctx, &f->cost);
+    if (f->disk) {
+        uint32_t n_rank = f->dist ? f->dist->comm->n_rank : 1;
+        f->own_bytes += n_rank * lg_disk_memory(f->disk_limit / n_rank, n_ctx, &f->cost);
+    }
     f->fixed_bytes = f->weight_bytes + f->cost.scratch_bytes + n_seq * f->cost.slot_bytes +
                      f->own_bytes + f->cache_bytes;
     f->needed_bytes = f->fixed_bytes + per_seq * f->cost.page_bytes;

@@ -239,11 +239,14 @@ lg_status lg_step(lg_engine *eng) {
     reap(eng);
     if (eng->lost) return LG_E_BACKEND;
     uint64_t start_us = lg_engine_now_us(eng);
-    if (eng->disk) lg_disk_poll(eng->disk);
+    for (uint32_t i = 0; i < eng->n_home; i++)
+        if (eng->home[i].disk) lg_disk_poll(eng->home[i].disk);
     lg_admit_grow(eng);
     lg_admit_run(eng);
     if (eng->n_run == 0) {
-        bool waits = eng->disk && lg_disk_wait(eng->disk);
+        bool waits = false;
+        for (uint32_t i = 0; i < eng->n_home; i++)
+            waits |= eng->home[i].disk && lg_disk_wait(eng->home[i].disk);
         return eng->event_first || waits ? LG_OK : LG_AGAIN;
     }
     eng->sched.spent_us = lg_engine_now_us(eng) - start_us;
@@ -337,7 +340,7 @@ static void free_engine(lg_engine *eng) {
         eng->ended = seq->next;
         lg_seq_close(&seq);
     }
-    lg_disk_close(&eng->disk);
+    for (uint32_t i = 0; eng->home && i < eng->n_home; i++) lg_disk_close(&eng->home[i].disk);
     if (eng->be) eng->parts.ops->close(&eng->be);
     lg_home_close(eng);
     lg_store_fini(&eng->store);
@@ -377,8 +380,8 @@ lg_status lg_engine_open(const lg_engine_parts *parts, lg_engine **out, lg_err *
     const lg_config *cfg = &parts->w->cfg;
     lg_cost_init(&eng->cost, cfg->n_expert, cfg->n_expert_tok,
                  (double)parts->budget.snap_bytes / COPY_BYTES_US);
-    if (parts->disk.dir && opt->n_snap)
-        LG_TRY_GOTO(lg_disk_open(eng, &parts->disk, err), st, fail);
+    for (uint32_t i = 0; parts->disk.dir && opt->n_snap && i < eng->n_home; i++)
+        LG_TRY_GOTO(lg_disk_open(eng, i, &parts->disk, err), st, fail);
     fill_info(eng);
     eng->limit = (lg_seq_limit){.n_ctx = parts->budget.n_ctx,
                                 .n_token = opt->n_sample_vocab,
@@ -444,5 +447,6 @@ void lg_get_stats(const lg_engine *eng, lg_stats *stats) {
         stats->n_discarded += h->prefix.n_discarded;
         stats->n_slot_free += h->state.n_slot_free;
     }
-    if (eng->disk) lg_disk_stats(eng->disk, stats);
+    for (uint32_t i = 0; i < eng->n_home; i++)
+        if (eng->home[i].disk) lg_disk_stats(eng->home[i].disk, stats);
 }

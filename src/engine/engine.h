@@ -128,12 +128,14 @@ struct lg_seq {
         holder_pos; /* sequences that wait for this one; the least position that they wait for */
     /* reuse of kept texts */
     uint64_t salt;
-    uint32_t n_known;    /* ids at admission: snapshots may be wanted among them */
-    uint32_t n_cached;   /* ids whose state was found at the first admission */
-    uint32_t hit_pos;    /* the same at the last one */
-    uint32_t branch_pos; /* where the text leaves what is kept; 0: nowhere */
-    uint32_t snap_pos;   /* last snapshot on this text, 0: none */
-    bool disk_asked;     /* what files have of it is in memory, or not worth reading */
+    uint32_t n_known;             /* ids at admission: snapshots may be wanted among them */
+    uint32_t n_cached;            /* ids whose state was found at the first admission */
+    uint32_t hit_pos;             /* the same at the last one */
+    uint32_t branch_pos;          /* where the text leaves what is kept; 0: nowhere */
+    uint32_t snap_pos;            /* last snapshot on this text, 0: none */
+    bool disk_seen;               /* file_home and file_pos are known */
+    bool disk_asked;              /* what files have of it is in memory, or not worth reading */
+    uint32_t file_home, file_pos; /* where files have most of it; ids; until it is asked for */
     /* text */
     lg_detok detok;
     lg_stop stop;
@@ -306,6 +308,7 @@ typedef struct lg_reuse {
 typedef struct lg_home {
     lg_state state;
     lg_prefix prefix;
+    lg_disk *disk;  /* NULL: no files */
     uint32_t n_run; /* sequences admitted here and not over */
 } lg_home;
 
@@ -314,7 +317,7 @@ lg_status lg_home_open(lg_engine *eng);
 void lg_home_close(lg_engine *eng);
 
 /* The home, of those not in tried[n_home], that would compute a waiting sequence's ids soonest: fewest ids owed there with
- * those of this sequence that are not kept there; then fewest sequences; then the one whose next sequence ends first; then
+ * those of this sequence that are not kept there, in memory or (file_home) in files; then fewest sequences; then the one whose next sequence ends first; then
  * the lowest.  LG_MAX_HOME when all were tried. */
 uint32_t lg_home_choose(const lg_engine *eng, const lg_seq *seq, const bool *tried);
 
@@ -402,7 +405,7 @@ typedef struct lg_engine_parts {
         hold_steps;   /* steps that a prompt waits for those of other homes, at most; 0: none */
     uint32_t n_owner; /* owners of the backend, at most LG_MAX_HOME; 0 means 1 */
     lg_budget budget; /* of each owner; max_tok is of a step of all together */
-    lg_disk_opt disk; /* dir is copied; one owner only */
+    lg_disk_opt disk; /* dir is copied */
     uint64_t (*clock_us)(void); /* NULL: lg_clock_us */
     void (*release)(void *ctx);
     void *ctx;
@@ -419,7 +422,6 @@ struct lg_engine {
     uint32_t n_home;
     uint32_t n_hold; /* steps in a row for which prompts were held */
     lg_reuse reuse;
-    lg_disk *disk; /* NULL: no files */
     lg_sched sched;
     lg_cost cost;
     lg_store store;

@@ -23,6 +23,7 @@ lg_status lg_home_open(lg_engine *eng) {
 
 void lg_home_close(lg_engine *eng) {
     for (uint32_t i = 0; eng->home && i < eng->n_home; i++) {
+        LG_ASSERT(!eng->home[i].disk);
         lg_prefix_fini(&eng->home[i].prefix);
         lg_state_fini(&eng->home[i].state);
     }
@@ -49,7 +50,9 @@ static rating rate(const lg_engine *eng, const lg_seq *seq, uint32_t home) {
     }
     lg_prefix_hit hit;
     lg_prefix_find(&h->prefix, seq->salt, seq->sampler.ids, seq->sampler.n_id - 1, &hit);
-    r.owed += seq->sampler.n_id - hit.pos;
+    uint32_t kept = hit.pos;
+    if (home == seq->file_home && kept < seq->file_pos) kept = seq->file_pos;
+    r.owed += seq->sampler.n_id - kept;
     return r;
 }
 

@@ -75,7 +75,7 @@ static lg_status plan(const lg_options *opt, folder *f, const lg_backend_ops *op
 }
 
 /* What the bits of kept texts depend on: the weights, this build (with the processor features that it uses), how products are
- * computed and how keys and values are stored. */
+ * computed and how keys and values are stored; with ranks whose exchange is not strict, which ranks there are. */
 static lg_status identify(const lg_options *opt, const lg_budget *b, lg_disk_opt *disk,
                           lg_err *err) {
     const lg_pjrt_device *d = b->opt.device;
@@ -84,6 +84,7 @@ static lg_status identify(const lg_options *opt, const lg_budget *b, lg_disk_opt
     crypto_generichash_state s;
     const char *build = lg_version(), *level = lg_kern_get()->name;
     const uint8_t how[2] = {b->opt.exact, (uint8_t)b->opt.kv};
+    const lg_ranks *r = opt->ranks;
     *disk = (lg_disk_opt){.dir = opt->cache_dir, .limit_bytes = opt->cache_disk_bytes};
     if (!opt->cache_dir) return LG_OK;
     LG_TRY(lg_identity_of(opt->model_path, weights, err));
@@ -93,6 +94,12 @@ static lg_status identify(const lg_options *opt, const lg_budget *b, lg_disk_opt
     crypto_generichash_update(&s, (const uint8_t *)level, strlen(level) + 1);
     crypto_generichash_update(&s, how, sizeof how);
     crypto_generichash_update(&s, (const uint8_t *)&device, sizeof device);
+    if (r &&
+        r->dist.how.kind != LG_EXCHANGE_STRICT) { /* sums are rounded as ranks and places are */
+        const uint64_t sums[4] = {r->comm.n_rank, (uint64_t)r->dist.how.kind,
+                                  (uint64_t)r->dist.how.wire, lg_place_hash(&r->place)};
+        crypto_generichash_update(&s, (const uint8_t *)sums, sizeof sums);
+    }
     crypto_generichash_final(&s, disk->model, sizeof disk->model);
     return LG_OK;
 }

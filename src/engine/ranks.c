@@ -542,7 +542,12 @@ lg_status lg_ranks_serve(lg_ranks *r, const lg_options *opt, lg_err *err) {
     lg_status st;
     LG_TRY(lg_pool_open(opt->n_thread ? opt->n_thread : lg_ranks_n_thread(r), &pool, err));
     st = lg_ranks_load(r, opt, pool, 0, &w, &b, err);
-    if (st == LG_OK) st = lg_member_run(w, &b.opt, pool, err);
+    lg_member_calls calls;
+    lg_disk_rank *files = NULL;
+    if (st == LG_OK && opt->cache_dir && b.opt.n_snap)
+        st = lg_disk_rank_open(&b.opt, r->comm.rank, &files, &calls, err);
+    if (st == LG_OK) st = lg_member_run(w, &b.opt, pool, files ? &calls : NULL, err);
+    lg_disk_rank_close(&files);
     lg_weights_close(&w);
     lg_pool_close(&pool);
     return st;
@@ -555,6 +560,11 @@ const lg_backend_ops *lg_ranks_ops(void) {
                                        .step = lg_leader_step,
                                        .save = lg_leader_save,
                                        .load = lg_leader_load,
-                                       .copy_page = lg_leader_copy_page};
+                                       .copy_page = lg_leader_copy_page,
+                                       .get_page = lg_leader_get_page,
+                                       .put_page = lg_leader_put_page,
+                                       .get_snap = lg_leader_get_snap,
+                                       .put_snap = lg_leader_put_snap,
+                                       .call = lg_leader_call};
     return &ops;
 }

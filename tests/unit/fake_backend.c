@@ -204,7 +204,7 @@ static void fake_put_snap(lg_backend *b, uint32_t snap, uint32_t part, const voi
 
 const lg_backend_ops *fake_ops(void) {
     static const lg_backend_ops ops = {
-        fake_plan,      fake_open,     fake_close,    fake_step,     fake_save,    fake_load,
-        fake_copy_page, fake_get_page, fake_put_page, fake_get_snap, fake_put_snap};
+        fake_plan,      fake_open,     fake_close,    fake_step,     fake_save,     fake_load,
+        fake_copy_page, fake_get_page, fake_put_page, fake_get_snap, fake_put_snap, NULL};
     return &ops;
 }

@@ -259,7 +259,7 @@ static uint32_t ask(rig *r, const uint32_t *ids, uint32_t n_id, uint64_t salt, u
     rig_run(r->eng);
     assert_int_equal(a.end.finish, LG_FINISH_LENGTH);
     if (out) memcpy(out, a.token, 4 * sizeof *out);
-    lg_disk_flush(r->eng->disk);
+    lg_disk_flush(r->eng->home->disk);
     return a.end.n_cached;
 }
 
@@ -525,7 +525,7 @@ static void test_a_full_disk(void **state) {
     assert_int_equal(ask(r, ids, 900, 0, NULL), 899);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
     assert_int_equal(list(name, 64, NULL), stats_of(r).n_file);
-    assert_true(r->eng->disk->told_full);
+    assert_true(r->eng->home->disk->told_full);
     for (uint32_t i = 0; i < LG_COUNT(name); i++) assert_false(strstr(name[i], ".part"));
     close_rig(r);
 }
@@ -576,7 +576,7 @@ static void one_life(uint32_t life, lg_stats *sum) {
         rig_fetch(r->eng);
         for (uint32_t i = 0; i < 40; i++) assert_true(a[i].done);
     }
-    lg_disk_flush(r->eng->disk);
+    lg_disk_flush(r->eng->home->disk);
     lg_stats st = stats_of(r);
     assert_int_equal(st.n_file_refused, 0);
     sum->n_file_written += st.n_file_written;

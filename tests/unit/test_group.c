@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "model/text/text.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -49,8 +50,11 @@ typedef struct rig {
     lg_err err[MAX_RANK];
     uint64_t n_hit;
     outcome got[N_REQ];
-    uint32_t n_step;  /* > 0: patterns of idleness instead of requests */
-    uint32_t idle_us; /* pause between two waves */
+    char dir[64]; /* kept texts in files; "": none */
+    lg_stats stats;
+    uint64_t n_read[MAX_RANK]; /* tokens that came from the files of each rank */
+    uint32_t n_step;           /* > 0: patterns of idleness instead of requests */
+    uint32_t idle_us;          /* pause between two waves */
 } rig;
 
 static outcome alone[N_REQ];
@@ -68,7 +72,12 @@ static const lg_backend_ops group = {.plan = lg_leader_plan_bytes,
                                      .step = lg_leader_step,
                                      .save = lg_leader_save,
                                      .load = lg_leader_load,
-                                     .copy_page = lg_leader_copy_page};
+                                     .copy_page = lg_leader_copy_page,
+                                     .get_page = lg_leader_get_page,
+                                     .put_page = lg_leader_put_page,
+                                     .get_snap = lg_leader_get_snap,
+                                     .put_snap = lg_leader_put_snap,
+                                     .call = lg_leader_call};
 
 /* ---- requests ---- */
 
@@ -201,6 +210,9 @@ static lg_status open_engine(rig *r, const lg_weights *w, const lg_backend_ops *
                              .name = "group",
                              .n_owner = n_owner,
                              .budget = r->budget};
+    if (r->dir[0])
+        parts.disk =
+            (lg_disk_opt){.dir = r->dir, .limit_bytes = 1 << 28, .model = "m", .always = true};
     return lg_engine_open(&parts, eng, err);
 }
 
@@ -214,17 +226,26 @@ static void rank_body(void *ctx, uint32_t rank) {
     lg_engine *eng;
     if (rank > 0) {
         lg_backend_opt opt = r->budget.opt;
+        lg_member_calls calls;
+        lg_disk_rank *files = NULL;
         opt.dist = &r->dist[rank];
-        r->status[rank] = lg_member_run(r->part[rank], &opt, NULL, &r->err[rank]);
+        if (r->dir[0] && lg_disk_rank_open(&opt, rank, &files, &calls, &r->err[rank]) != LG_OK)
+            fail_msg("%s", r->err[rank].msg);
+        r->status[rank] =
+            lg_member_run(r->part[rank], &opt, NULL, files ? &calls : NULL, &r->err[rank]);
+        lg_disk_rank_close(&files);
         return;
     }
     r->status[0] = open_engine(r, r->part[0], &group, r->n_rank, &eng, &r->err[0]);
     if (r->status[0] != LG_OK) return;
     r->status[0] = r->n_step ? run_patterns(eng, r->all->cfg.n_vocab, r->seed, r->n_step)
                              : run_requests(r, eng, r->got);
-    lg_stats st;
-    lg_get_stats(eng, &st);
-    r->n_hit = st.n_hit_tok;
+    for (uint32_t i = 0; r->dir[0] && i < r->n_rank; i++) {
+        lg_disk_flush(eng->home[i].disk);
+        r->n_read[i] = eng->home[i].disk->n_read_tok;
+    }
+    lg_get_stats(eng, &r->stats);
+    r->n_hit = r->stats.n_hit_tok;
     lg_close(&eng);
 }
 
@@ -404,6 +425,75 @@ static void test_bundled_bits(void **state) {
     same_as_alone("models/tiny-qwen35moe", (uint32_t[]){3}, 1, 21);
 }
 
+/* Turn a bit in every file of a folder, or (at 0) none; returns how many there are. */
+static uint32_t damage(const char *dir, long at) {
+    uint32_t n = 0;
+    DIR *d = opendir(dir);
+    const struct dirent *e;
+    assert_non_null(d);
+    while ((e = readdir(d))) {
+        char path[400];
+        if (!strstr(e->d_name, ".kept")) continue;
+        snprintf(path, sizeof path, "%s/%.40s", dir, e->d_name);
+        n++;
+        if (at == 0) continue;
+        FILE *f = fopen(path, "r+b");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, at, SEEK_SET), 0);
+        int c = fgetc(f);
+        assert_int_equal(fseek(f, at, SEEK_SET), 0);
+        assert_int_equal(fputc(c ^ 2, f), c ^ 2);
+        assert_int_equal(fclose(f), 0);
+    }
+    closedir(d);
+    return n;
+}
+
+static void run_with_files(rig *r, uint32_t n_rank) {
+    open_ranks(r, n_rank, 31);
+    comm_threads_run(r->n_rank, rank_body, r);
+    assert_int_equal(r->status[0], LG_AGAIN);
+    for (uint32_t k = 1; k < r->n_rank; k++)
+        if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->err[k].msg);
+    expect_same(r);
+    close_ranks(r);
+}
+
+/* Every rank keeps its texts in files of its own: a new group finds them again, and what is damaged is removed and computed. */
+static void test_kept_in_files(void **state) {
+    (void)state;
+    char rank1[80];
+    rig *r = lg_mem_alloc(sizeof *r);
+    assert_non_null(r);
+    open_model(r, "tests/data/models/tiny-moe");
+    run_alone(r);
+    snprintf(r->dir, sizeof r->dir, "/tmp/lignum-group-XXXXXX");
+    assert_non_null(mkdtemp(r->dir));
+    snprintf(rank1, sizeof rank1, "%s/rank-1", r->dir);
+    run_with_files(r, 2);
+    uint32_t n = damage(r->dir, 0), n1 = damage(rank1, 0);
+    assert_true(n > 3 && n1 > 3);
+    assert_int_equal(r->stats.n_file_written, n + n1);
+    run_with_files(r, 2);
+    assert_true(r->n_read[0] > 0 && r->n_read[1] > 0);
+    assert_int_equal(r->stats.n_file_refused, 0);
+    n1 = damage(rank1, 20); /* the head: found at the start */
+    run_with_files(r, 2);
+    assert_true(r->n_read[0] > 0);
+    assert_true(r->stats.n_file_refused >= n1);
+    n1 = damage(rank1, 300); /* ids: found when it is read */
+    assert_true(n1 > 0);
+    run_with_files(r, 2);
+    assert_true(r->stats.n_file_refused > 0);
+    run_with_files(r, 3); /* another number of ranks finds what its ranks have */
+    assert_true(r->n_read[0] + r->n_read[1] > 0);
+    char command[100];
+    snprintf(command, sizeof command, "rm -r %s", r->dir);
+    assert_int_equal(system(command), 0);
+    close_model(r);
+    lg_mem_free(r);
+}
+
 /* LG_GROUP_STEPS steps (300) over 4 ranks, each exchange in turn: nobody is left waiting. */
 static void test_idle_patterns(void **state) {
     (void)state;
@@ -476,10 +566,10 @@ static void test_dense_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moe_bits),         cmocka_unit_test(test_fp8_bits),
-        cmocka_unit_test(test_bundled_bits),     cmocka_unit_test(test_other_sums),
-        cmocka_unit_test(test_idle_patterns),    cmocka_unit_test(test_a_rank_is_lost),
-        cmocka_unit_test(test_dense_is_refused),
+        cmocka_unit_test(test_moe_bits),       cmocka_unit_test(test_fp8_bits),
+        cmocka_unit_test(test_bundled_bits),   cmocka_unit_test(test_other_sums),
+        cmocka_unit_test(test_idle_patterns),  cmocka_unit_test(test_kept_in_files),
+        cmocka_unit_test(test_a_rank_is_lost), cmocka_unit_test(test_dense_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

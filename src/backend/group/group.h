@@ -29,6 +29,7 @@
 
 #define LG_TAG_ORDER 1
 #define LG_TAG_REPLY 4
+#define LG_TAG_CALL  12 /* both ways */
 
 typedef enum {
     LG_ORDER_NOTE = 1, /* commands only, no step, no reply */
@@ -41,7 +42,8 @@ typedef enum {
     LG_CMD_LOAD,     /* slot, tokens, snapshot */
     LG_CMD_COPY,     /* from page, to page, 0 */
     LG_CMD_IDS,      /* slot, position, n: ids [n], known to the leader only so far */
-    LG_CMD_BIAS      /* slot, n, 0: pairs [n], the slot's logit biases */
+    LG_CMD_BIAS,     /* slot, n, 0: pairs [n], the slot's logit biases */
+    LG_CMD_CALL /* bytes, 0, 0: a message of so many follows, to be answered (lg_leader_call) */
 } lg_cmd;
 
 /* What bounds a message. */
@@ -136,11 +138,33 @@ void lg_leader_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_to
                     uint32_t snap);
 void lg_leader_copy_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to);
 
+/* Of rank 0's own pools. */
+void lg_leader_get_page(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to);
+void lg_leader_put_page(lg_backend *be, uint32_t page, const void *from);
+void lg_leader_get_snap(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
+                        void *to);
+void lg_leader_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const void *from);
+
+/* A message to what a member was given as lg_member_calls, and its answer. */
+lg_status lg_leader_call(lg_backend *be, uint32_t owner, bool patient, const void *msg,
+                         size_t n_bytes, void *answer, size_t cap_bytes, size_t *n_answer);
+
 /* ---- member.c ---- */
 
-/* Serve until the leader closes.  LG_OK; LG_E_COMM when a rank is lost; LG_E_FORMAT for a message that is not right; what
- * lg_backend_open returns. */
+/* Who answers the leader's calls. */
+typedef struct lg_member_calls lg_member_calls;
+struct lg_member_calls {
+    void *ctx;
+    void *msg; /* where they are put: cap_bytes; a longer one is an error */
+    size_t cap_bytes;
+    /* Answer a message; *out is ctx's until the next call.  Returns its bytes, at least 1. */
+    size_t (*answer)(void *ctx, lg_backend *be, size_t n_bytes, const void **out);
+    void (*close)(void *ctx); /* the backend is about to be closed */
+};
+
+/* Serve until the leader closes.  calls: NULL when none will come.  LG_OK; LG_E_COMM when a rank is lost; LG_E_FORMAT for a message
+ * that is not right; what lg_backend_open returns. */
 lg_status lg_member_run(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
-                        lg_err *err);
+                        const lg_member_calls *calls, lg_err *err);
 
 #endif

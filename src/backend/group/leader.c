@@ -175,6 +175,43 @@ void lg_leader_copy_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_t
         command(of(be), owner, LG_CMD_COPY, from, to, 0, NULL, 0);
 }
 
+void lg_leader_get_page(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to) {
+    lg_backend_get_page(((const leader *)(const void *)be)->own, page, n_tok, to);
+}
+
+void lg_leader_put_page(lg_backend *be, uint32_t page, const void *from) {
+    lg_backend_put_page(of(be)->own, page, from);
+}
+
+void lg_leader_get_snap(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
+                        void *to) {
+    lg_backend_get_snap(((const leader *)(const void *)be)->own, snap, n_tok, part, to);
+}
+
+void lg_leader_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const void *from) {
+    lg_backend_put_snap(of(be)->own, snap, part, from);
+}
+
+lg_status lg_leader_call(lg_backend *be, uint32_t owner, bool patient, const void *msg,
+                         size_t n_bytes, void *answer, size_t cap_bytes, size_t *n_answer) {
+    leader *g = of(be);
+    lg_comm *c = g->comm;
+    remote *m = &g->member[owner];
+    lg_comm_req send = {0}, recv = {0};
+    command(g, owner, LG_CMD_CALL, (uint32_t)n_bytes, 0, 0, NULL, 0);
+    if (c->lost) return LG_E_COMM;
+    lg_comm_at(c, "call", 0);
+    LG_TRY(lg_comm_recv(c, owner, LG_TAG_CALL, answer, cap_bytes, &recv));
+    LG_TRY(post(g, owner, LG_ORDER_NOTE));
+    LG_TRY(lg_comm_send(c, owner, LG_TAG_CALL, msg, n_bytes, &send));
+    LG_TRY(lg_comm_wait(c, &m->send, 1));
+    LG_TRY(lg_comm_wait(c, &send, 1));
+    lg_order_begin(&m->out, &g->lim);
+    LG_TRY(patient ? lg_comm_wait_idle(c, &recv) : lg_comm_wait(c, &recv, 1));
+    *n_answer = recv.n_bytes;
+    return LG_OK;
+}
+
 /* ---- a step ---- */
 
 /* What member r must know before it can run this sequence: biases, and ids that its state was not made of there. */

@@ -11,7 +11,8 @@ typedef struct member {
     lg_comm *comm;
     lg_order_limit lim;
     lg_backend *be;
-    uint32_t *word; /* [lg_order_max_words] */
+    const lg_member_calls *calls; /* NULL: none */
+    uint32_t *word;               /* [lg_order_max_words] */
     uint32_t *reply;
     lg_order_in in;
     lg_sampled *sampled; /* [n_slot] */
@@ -54,8 +55,22 @@ static lg_status open_member(member *m, const lg_weights *w, const lg_backend_op
     return lg_backend_open(w, opt, pool, &m->be, err);
 }
 
+/* Fetch a message of the leader and answer it. */
+static lg_status answer_call(member *m, uint32_t n_bytes) {
+    const void *out;
+    if (!m->calls || n_bytes > m->calls->cap_bytes)
+        return lg_comm_lose(m->comm, "a call of %u bytes, expected at most %zu", n_bytes,
+                            m->calls ? m->calls->cap_bytes : 0);
+    lg_comm_at(m->comm, "call", 0);
+    LG_TRY(lg_comm_recv(m->comm, 0, LG_TAG_CALL, m->calls->msg, n_bytes, &m->recv));
+    LG_TRY(lg_comm_wait(m->comm, &m->recv, 1));
+    size_t n = m->calls->answer(m->calls->ctx, m->be, m->recv.n_bytes, &out);
+    LG_TRY(lg_comm_send(m->comm, 0, LG_TAG_CALL, out, n, &m->send));
+    return lg_comm_wait(m->comm, &m->send, 1);
+}
+
 /* Move states and pages as the commands say. */
-static void run_commands(member *m) {
+static lg_status run_commands(member *m) {
     uint32_t at = 0;
     lg_cmd op;
     const uint32_t *arg;
@@ -63,7 +78,9 @@ static void run_commands(member *m) {
         if (op == LG_CMD_SAVE) lg_backend_save(m->be, 0, arg[0], arg[1], arg[2]);
         if (op == LG_CMD_LOAD) lg_backend_load(m->be, 0, arg[0], arg[1], arg[2]);
         if (op == LG_CMD_COPY) lg_backend_copy_page(m->be, 0, arg[0], arg[1]);
+        if (op == LG_CMD_CALL) LG_TRY(answer_call(m, arg[0]));
     }
+    return LG_OK;
 }
 
 static lg_status run_step(member *m) {
@@ -88,19 +105,21 @@ static lg_status serve(member *m, lg_err *err) {
             lg_comm_lose(m->comm, "%.140s", err->msg);
             return st;
         }
-        run_commands(m);
+        LG_TRY(run_commands(m));
         if (m->in.kind == LG_ORDER_QUIT) return LG_OK;
         if (m->in.kind == LG_ORDER_STEP) LG_TRY(run_step(m));
     }
 }
 
 lg_status lg_member_run(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
-                        lg_err *err) {
+                        const lg_member_calls *calls, lg_err *err) {
     member *m = lg_mem_alloc(sizeof *m);
     if (!m) return LG_FAIL(err, LG_E_NOMEM, "rank %u: no memory", opt->dist->comm->rank);
+    m->calls = calls;
     lg_status st = open_member(m, w, opt, pool, err);
     if (st == LG_OK) st = serve(m, err);
     if (st == LG_E_COMM) LG_FAIL(err, st, "rank %u: %s", m->comm->rank, m->comm->why);
+    if (calls) calls->close(calls->ctx);
     if (m->be) lg_backend_close(&m->be);
     lg_mem_free(m->block);
     lg_mem_free(m);

@@ -201,6 +201,9 @@ static lg_status read_cmd(reader *r, lg_cmd op, const uint32_t *arg) {
         return LG_OK;
     case LG_CMD_IDS: return read_ids(r, arg);
     case LG_CMD_BIAS: return read_bias(r, arg);
+    case LG_CMD_CALL:
+        EXPECT(r, r->p->kind == LG_ORDER_NOTE && arg[0] > 0, "a call");
+        return LG_OK;
     }
     EXPECT(r, false, "unknown command");
     return LG_OK;

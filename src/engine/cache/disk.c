@@ -5,6 +5,7 @@
  * back at any time and waits for one piece at most.  Jobs are done in order, so a parent's file is there before its child's.
  * Invariants: an entry is WRITING while its job is in the queue; a job whose entry has left the index has given up.
  * Thread: engine; lg_disk_write_main the writer.  Memory: one block at open.  Test: tests/unit/test_disk.c */
+#include "base/clock.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -107,8 +108,10 @@ static lg_disk_job *job_at(lg_disk *d, uint32_t i) {
 }
 
 static void push(lg_disk *d) {
+    if (d->owner) lg_disk_far_push(d, job_at(d, d->end));
     pthread_mutex_lock(&d->lock);
     d->end++;
+    if (d->dead) d->next = d->end;
     pthread_cond_signal(&d->to_write);
     pthread_mutex_unlock(&d->lock);
 }
@@ -117,7 +120,11 @@ static void push(lg_disk *d) {
 static void remove_file(lg_disk *d, uint64_t hash, uint32_t to) {
     lg_disk_job now = {.remove = true, .entry = NONE, .head = {.hash = hash, .to = to}};
     if (d->end - d->first == LG_DISK_MAX_JOB) {
-        do_job(d, &now, false);
+        if (d->owner) {
+            lg_disk_far_remove(d, hash, to);
+        } else {
+            do_job(d, &now, false);
+        }
         return;
     }
     *job_at(d, d->end) = now;
@@ -133,7 +140,9 @@ static void let_go(lg_disk *d, lg_disk_job *job) {
 }
 
 /* The writer shall not read the engine's memory for this job any more; returns when it does not. */
-static void give_up(lg_disk *d, lg_disk_job *job) {
+static void give_up(lg_disk *d, uint32_t i) {
+    lg_disk_job *job = job_at(d, i);
+    if (d->owner) lg_disk_far_give_up(d, i);
     pthread_mutex_lock(&d->copying);
     job->given_up = true;
     pthread_mutex_unlock(&d->copying);
@@ -146,7 +155,7 @@ static void drop_tree(lg_disk *d, uint32_t top) {
         at = lg_disk_index_leaf(&d->index, top);
         const lg_disk_entry *e = &d->index.entry[at];
         for (uint32_t i = d->first; e->state == LG_DISK_WRITING && i != d->end; i++)
-            if (!job_at(d, i)->remove && job_at(d, i)->entry == at) give_up(d, job_at(d, i));
+            if (!job_at(d, i)->remove && job_at(d, i)->entry == at) give_up(d, i);
         if (e->state == LG_DISK_READY) remove_file(d, e->hash, e->to);
         lg_disk_index_drop(&d->index, at);
     }
@@ -224,6 +233,7 @@ static void collect_all(lg_disk *d) {
 }
 
 void lg_disk_poll(lg_disk *d) {
+    if (d->owner) lg_disk_far_poll(d, false);
     lg_disk_load_poll(d);
     collect_all(d);
 }
@@ -249,6 +259,10 @@ bool lg_disk_yield(lg_disk *d) {
 }
 
 void lg_disk_flush(lg_disk *d) {
+    while (d->owner && d->next != d->end) {
+        lg_disk_far_poll(d, true);
+        lg_clock_sleep_us(1000);
+    }
     pthread_mutex_lock(&d->lock);
     while (d->next != d->end) pthread_cond_wait(&d->done, &d->lock);
     pthread_mutex_unlock(&d->lock);
@@ -339,10 +353,10 @@ void lg_disk_discard(lg_disk *d, uint64_t salt, const uint32_t *ids, uint32_t n,
 }
 
 void lg_disk_stats(const lg_disk *d, lg_stats *stats) {
-    stats->n_file = d->index.n_used;
-    stats->file_bytes = d->index.used_bytes;
-    stats->n_file_tok = d->n_read_tok;
-    stats->n_file_written = d->n_written;
-    stats->n_file_refused = d->n_refused;
-    stats->n_file_skipped = d->n_skipped;
+    stats->n_file += d->index.n_used;
+    stats->file_bytes += d->index.used_bytes;
+    stats->n_file_tok += d->n_read_tok;
+    stats->n_file_written += d->n_written;
+    stats->n_file_refused += d->n_refused;
+    stats->n_file_skipped += d->n_skipped;
 }

@@ -2,7 +2,7 @@
  *
  *   disk_file   one file: head, name, writing, reading        disk_index  which files there are, which go first
  *   disk_load   texts that come back                           disk        what is written; the writing thread and its queue
- *   disk_open   the folder: start and end
+ *   disk_open   the folder: start and end                     disk_far     the folders of other ranks
  *
  * A file holds what a snapshot adds to its parent's file: the ids (from, to], the KV pages of these positions, and the state right
  * after them.  So a text is a chain of files, and a page is written once.  Files are found by a hash of the salt and
@@ -13,6 +13,9 @@
  * Cost: a file is written, and read, when reading it takes less time than computing its tokens again, by what both took so far;
  * with a full folder the least of clock + tokens / bytes goes (as in prefix.h, of 64), leaves only.
  *
+ * Ranks: each keeps the texts that live there, in a folder of its own (rank 0 in DIR, rank k in DIR/rank-k), whose threads are that rank's.
+ * Which files there are and what to write, read and remove is decided by rank 0 (one lg_disk for each home): it sends jobs, and asks
+ * what has become of them (disk_far.c).
  * Threads: all calls are the engine's; a writer and a reader thread do all file I/O after open.  They read pages and snapshots in
  * place: these are held (lg_pages_hold, lg_prefix_hold_snap) until copied, and given back at once when the engine needs them.
  * Memory: all at open, within the budget.  Folder: mode 0700, ours, one process at a time; files: 0600, links refused.
@@ -52,7 +55,7 @@ _Static_assert(sizeof(lg_disk_head) == LG_DISK_HEAD_BYTES, "the head has no gaps
 typedef struct lg_disk_shape {
     uint8_t model[LG_DISK_SUM_BYTES];
     uint64_t page_bytes, snap_bytes;
-    uint32_t n_part, max_tok; /* parts of a snapshot; longest text */
+    uint32_t n_part, max_tok; /* parts of a snapshot; longest text, the context */
 } lg_disk_shape;
 
 /* Hash of a salt as it is written to files, and the hash of a text without ids and with one more. */
@@ -168,9 +171,11 @@ typedef struct lg_disk_opt {
 /* Bytes that lg_disk_open will take (disk_open.c). */
 uint64_t lg_disk_memory(uint64_t limit_bytes, uint32_t n_ctx, const lg_backend_plan *plan);
 
-/* Open the folder for an engine whose pools are there: eng->disk.  The folder is made when it is missing.  Reads the head of every
- * file.  LG_E_UNSUPPORTED with several homes; LG_E_IO naming the folder and what is wrong with it, or that another process has it; LG_E_NOMEM. */
-lg_status lg_disk_open(struct lg_engine *eng, const lg_disk_opt *opt, lg_err *err);
+/* Open the folder of one home of an engine whose pools are there: home[i].disk.  The folder is made when it is missing.  Reads the head
+ * of every file.  opt is for all homes together.  LG_E_UNSUPPORTED where another owner's pages reach no file; LG_E_IO naming the folder
+ * and what is wrong with it, or that another process has it; LG_E_COMM; LG_E_NOMEM. */
+lg_status lg_disk_open(struct lg_engine *eng, uint32_t home, const lg_disk_opt *opt,
+                       lg_err *err);
 
 /* Writes what is queued, for at most 1.5 s. */
 void lg_disk_close(lg_disk **d);
@@ -188,10 +193,13 @@ bool lg_disk_yield(lg_disk *d);
 /* As lg_prefix_discard, for files. */
 void lg_disk_discard(lg_disk *d, uint64_t salt, const uint32_t *ids, uint32_t n, uint32_t from);
 
+/* How many of ids[0, n) are in files here. */
+uint32_t lg_disk_depth(const lg_disk *d, uint64_t salt, const uint32_t *ids, uint32_t n);
+
 /* For tests: wait until all is written. */
 void lg_disk_flush(lg_disk *d);
 
-/* Fill the counters of files. */
+/* Add to the counters of files. */
 void lg_disk_stats(const lg_disk *d, lg_stats *stats);
 
 /* ---- disk_load.c ---- */
@@ -250,6 +258,12 @@ typedef struct lg_disk_load {
 } lg_disk_load;
 
 struct lg_disk {
+    uint32_t
+        owner; /* of the pages; above 0: job, ids, page and load are copies of what that rank's threads work on */
+    bool dead; /* that rank is lost */
+    uint64_t asked_us;
+    uint8_t *msg, *answer; /* LG_DISK_ANSWER bytes */
+    size_t msg_cap;
     const struct lg_backend_ops *ops;
     lg_backend *be;
     lg_pages *pages;
@@ -293,5 +307,62 @@ void lg_disk_refuse(lg_disk *d, uint32_t entry, const char *why);
 void *lg_disk_write_main(void *ctx);
 void *lg_disk_load_main(void *ctx);
 void lg_disk_load_poll(lg_disk *d);
+
+/* ---- disk_open.c, for disk_far.c too ---- */
+
+typedef struct lg_disk_found {
+    lg_disk_head head;
+    int64_t mtime_s;
+} lg_disk_found;
+
+typedef struct lg_disk_list {
+    lg_disk_found *p;
+    size_t n, cap;
+    uint32_t n_named; /* lines in the log */
+} lg_disk_list;
+
+/* A disk without folder and threads: tables, locks; with owner > 0 room for messages. */
+lg_status lg_disk_new(uint32_t owner, const lg_disk_shape *shape, const char *name,
+                      uint64_t limit_bytes, lg_disk **d, lg_err *err);
+
+/* Open the folder, list the heads in it, start the threads. */
+lg_status lg_disk_start(lg_disk *d, lg_disk_list *l, lg_err *err);
+
+/* Make room for one more.  LG_E_NOMEM. */
+lg_status lg_disk_list_grow(lg_disk_list *l);
+
+/* Bytes free to us where the folder is. */
+uint64_t lg_disk_free_bytes(const lg_disk *d);
+
+/* ---- disk_far.c: rank 0's side ---- */
+
+#define LG_DISK_ANSWER 65536
+
+/* Bytes of the longest message about texts of n_ctx ids. */
+size_t lg_disk_far_bytes(uint32_t n_ctx);
+
+/* Open the folder there and fetch the list of its files; the name in messages becomes that of the rank. */
+lg_status lg_disk_far_open(lg_disk *d, const char *dir, uint32_t n_ctx, lg_disk_list *l,
+                           uint64_t *free_bytes, lg_err *err);
+
+/* What push, give up, remove and load are for a folder here.  A rank that is lost: d->dead, and what waits is over. */
+void lg_disk_far_push(lg_disk *d, const lg_disk_job *job);
+void lg_disk_far_give_up(lg_disk *d, uint32_t number);
+void lg_disk_far_remove(lg_disk *d, uint64_t hash, uint32_t to);
+void lg_disk_far_load(lg_disk *d);
+void lg_disk_far_load_give_up(lg_disk *d);
+
+/* Ask what has been done, when there is something to ask for; not `now`: not sooner than some milliseconds after the last time. */
+void lg_disk_far_poll(lg_disk *d, bool now);
+
+/* ---- disk_far.c: the other ranks' side ---- */
+
+typedef struct lg_disk_rank lg_disk_rank;
+typedef struct lg_member_calls lg_member_calls;
+
+/* Be ready for the calls of rank 0.  opt: sizes of this rank's pools.  LG_E_NOMEM. */
+lg_status lg_disk_rank_open(const lg_backend_opt *opt, uint32_t rank, lg_disk_rank **r,
+                            lg_member_calls *calls, lg_err *err);
+void lg_disk_rank_close(lg_disk_rank **r);
 
 #endif

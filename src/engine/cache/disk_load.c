@@ -12,6 +12,7 @@
 
 #define NONE          LG_DISK_NONE
 #define LOAD_WAIT_US  20000
+#define FAR_WAIT_US   500
 #define WRITE_WAIT_US 2000 /* nobody waits for it; new requests should not either */
 
 static uint32_t pages_of(uint32_t n_tok) {
@@ -136,11 +137,23 @@ bool lg_disk_ask(lg_disk *d, uint64_t salt, const uint32_t *ids, uint32_t n,
     memcpy(l->ids, ids, l->n * sizeof *ids);
     l->active = true;
     l->given_up = false; /* the reader sleeps */
+    if (d->owner) {
+        lg_disk_far_load(d);
+        return true;
+    }
     pthread_mutex_lock(&d->lock);
     l->asked = true;
     pthread_cond_signal(&d->to_read);
     pthread_mutex_unlock(&d->lock);
     return true;
+}
+
+uint32_t lg_disk_depth(const lg_disk *d, uint64_t salt, const uint32_t *ids, uint32_t n) {
+    uint8_t sum[LG_DISK_SUM_BYTES];
+    if (d->index.n_used == 0) return 0;
+    lg_disk_salt(&d->shape, salt, sum);
+    uint32_t at = lg_disk_index_deepest(&d->index, lg_disk_hash0(sum), ids, n, true, NULL);
+    return at == NONE ? 0 : d->index.entry[at].to;
 }
 
 /* The fastest of the last reads tells what reading costs: slower ones waited for something else. */
@@ -181,6 +194,7 @@ static void finish(lg_disk *d) {
 bool lg_disk_load_yield(lg_disk *d) {
     lg_disk_load *l = &d->load;
     if (!l->active || l->given_up) return false;
+    if (d->owner) lg_disk_far_load_give_up(d);
     pthread_mutex_lock(&d->placing);
     l->given_up = true;
     pthread_mutex_unlock(&d->placing);
@@ -203,6 +217,11 @@ void lg_disk_load_poll(lg_disk *d) {
 bool lg_disk_wait(lg_disk *d) {
     struct timespec until;
     if (!d->load.active && d->first == d->end) return false;
+    if (d->owner) {
+        lg_disk_far_poll(d, true);
+        if (d->load.active ? !d->load.done : d->next != d->end) lg_clock_sleep_us(FAR_WAIT_US);
+        return !d->dead;
+    }
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += (d->load.active ? LOAD_WAIT_US : WRITE_WAIT_US) * 1000;
     until.tv_sec += until.tv_nsec / 1000000000;

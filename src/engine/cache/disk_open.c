@@ -34,18 +34,18 @@ static uint64_t max_u64(uint64_t a, uint64_t b) {
 }
 
 /* The smallest file holds a page and a state. */
-static uint32_t count_entries(uint64_t limit_bytes, const lg_backend_plan *plan) {
-    uint64_t n = limit_bytes / max_u64(plan->page_bytes + plan->snap_bytes, 1);
+static uint32_t count_entries(uint64_t limit_bytes, uint64_t file_bytes) {
+    uint64_t n = limit_bytes / max_u64(file_bytes, 1);
     if (limit_bytes == 0 || n > LG_DISK_MAX_ENTRY) n = LG_DISK_MAX_ENTRY;
     return n < MIN_ENTRY ? MIN_ENTRY : (uint32_t)n;
 }
 
 static void carve(lg_disk *d, lg_arena *a, uint64_t limit_bytes, uint32_t n_ctx,
-                  const lg_backend_plan *plan) {
+                  uint64_t page_bytes, uint64_t snap_bytes, uint32_t n_part) {
     uint32_t max_page = (n_ctx + LG_PAGE_TOK - 1) / LG_PAGE_TOK + 1;
-    uint64_t part = plan->n_snap_part ? plan->snap_bytes / plan->n_snap_part : 0;
-    size_t buf = (size_t)max_u64(max_u64(plan->page_bytes, part), 1);
-    lg_disk_index_carve(&d->index, a, count_entries(limit_bytes, plan));
+    uint64_t part = n_part ? snap_bytes / n_part : 0;
+    size_t buf = (size_t)max_u64(max_u64(page_bytes, part), 1);
+    lg_disk_index_carve(&d->index, a, count_entries(limit_bytes, page_bytes + snap_bytes));
     d->job = lg_arena_take(a, LG_DISK_MAX_JOB, sizeof *d->job);
     d->ids = (lg_disk_ring){.cap = 2 * n_ctx + QUEUE_TOK, .empty = true};
     d->ids.p = lg_arena_take(a, d->ids.cap, sizeof(uint32_t));
@@ -57,27 +57,32 @@ static void carve(lg_disk *d, lg_arena *a, uint64_t limit_bytes, uint32_t n_ctx,
     d->load.part = lg_arena_take(a, max_page + 1, sizeof *d->load.part);
     d->write_buf = lg_arena_take(a, buf, 1);
     d->read_buf = lg_arena_take(a, buf, 1);
+    if (d->owner) {
+        d->msg_cap = lg_disk_far_bytes(n_ctx);
+        d->msg = lg_arena_take(a, d->msg_cap, 1);
+        d->answer = lg_arena_take(a, LG_DISK_ANSWER, 1);
+    }
 }
 
 uint64_t lg_disk_memory(uint64_t limit_bytes, uint32_t n_ctx, const lg_backend_plan *plan) {
-    lg_disk d = {0};
+    lg_disk d = {.owner = 1}; /* the most it can be */
     lg_arena a;
     lg_arena_init(&a, NULL, SIZE_MAX);
-    carve(&d, &a, limit_bytes, n_ctx, plan);
+    carve(&d, &a, limit_bytes, n_ctx, plan->page_bytes, plan->snap_bytes, plan->n_snap_part);
     return a.used_bytes + sizeof d;
 }
 
-static lg_status take_memory(lg_disk *d, const lg_disk_opt *opt, uint32_t n_ctx,
-                             const lg_backend_plan *plan) {
+static lg_status take_memory(lg_disk *d, const char *name, uint64_t limit_bytes) {
+    const lg_disk_shape *s = &d->shape;
     lg_arena a;
     lg_arena_init(&a, NULL, SIZE_MAX);
-    carve(d, &a, opt->limit_bytes, n_ctx, plan);
+    carve(d, &a, limit_bytes, s->max_tok, s->page_bytes, s->snap_bytes, s->n_part);
     size_t bytes = a.used_bytes;
     d->block = lg_mem_realloc(NULL, bytes);
-    d->name = lg_mem_strdup(opt->dir);
+    d->name = lg_mem_strdup(name);
     if (!d->block || !d->name) return LG_E_NOMEM;
     lg_arena_init(&a, d->block, bytes);
-    carve(d, &a, opt->limit_bytes, n_ctx, plan);
+    carve(d, &a, limit_bytes, s->max_tok, s->page_bytes, s->snap_bytes, s->n_part);
     return LG_OK;
 }
 
@@ -102,6 +107,13 @@ static lg_status take_lock(lg_disk *d, lg_err *err) {
 
 static lg_status open_folder(lg_disk *d, lg_err *err) {
     struct stat st;
+    char *end = strrchr(d->name, '/');
+    if (d->owner && end &&
+        end != d->name) { /* a rank's folder is below the one that was named */
+        *end = 0;
+        mkdir(d->name, 0700);
+        *end = '/';
+    }
     if (mkdir(d->name, 0700) != 0 && errno != EEXIST)
         return LG_FAIL(err, LG_E_IO, "cache folder %s: %s", d->name, strerror(errno));
     d->dir = open(d->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -122,26 +134,25 @@ static lg_status open_folder(lg_disk *d, lg_err *err) {
 
 /* ---- what is in it ---- */
 
-typedef struct found {
-    lg_disk_head head;
-    int64_t mtime_s;
-} found;
-
-typedef struct found_list {
-    found *p;
-    size_t n, cap;
-    uint32_t n_named; /* lines in the log */
-} found_list;
-
-static void reject(lg_disk *d, found_list *l, const char *name, const char *why) {
+static void reject(lg_disk *d, lg_disk_list *l, const char *name, const char *why) {
     if (l->n_named++ < MAX_NAMED)
         lg_diag_log(LG_LOG_WARN, "%s/%s: %s; the file is removed", d->name, name, why);
     d->n_refused++;
-    unlinkat(d->dir, name, 0);
+    if (d->dir >= 0) unlinkat(d->dir, name, 0);
+}
+
+lg_status lg_disk_list_grow(lg_disk_list *l) {
+    if (l->n < l->cap) return LG_OK;
+    size_t cap = l->cap ? 2 * l->cap : 256;
+    lg_disk_found *p = lg_mem_realloc(l->p, cap * sizeof *p);
+    if (!p) return LG_E_NOMEM;
+    l->p = p;
+    l->cap = cap;
+    return LG_OK;
 }
 
 /* One name of the folder.  What is not named as our files are is left alone. */
-static lg_status look_at(lg_disk *d, found_list *l, const char *name) {
+static lg_status look_at(lg_disk *d, lg_disk_list *l, const char *name) {
     uint64_t hash;
     uint32_t to;
     char why[96], whole[LG_DISK_NAME_BYTES];
@@ -153,14 +164,8 @@ static lg_status look_at(lg_disk *d, found_list *l, const char *name) {
         return LG_OK;
     }
     if (!lg_disk_parse_name(name, &hash, &to)) return LG_OK;
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 256;
-        found *p = lg_mem_realloc(l->p, cap * sizeof *p);
-        if (!p) return LG_E_NOMEM;
-        l->p = p;
-        l->cap = cap;
-    }
-    found *f = &l->p[l->n];
+    LG_TRY(lg_disk_list_grow(l));
+    lg_disk_found *f = &l->p[l->n];
     if (lg_disk_file_head(d->dir, name, &d->shape, &f->head, &f->mtime_s, why) == LG_OK) {
         l->n++;
     } else {
@@ -171,40 +176,46 @@ static lg_status look_at(lg_disk *d, found_list *l, const char *name) {
 
 /* Parents first. */
 static int by_end(const void *a, const void *b) {
-    const found *x = a, *y = b;
+    const lg_disk_found *x = a, *y = b;
     if (x->head.to != y->head.to) return x->head.to < y->head.to ? -1 : 1;
     return x->head.hash < y->head.hash ? -1 : x->head.hash > y->head.hash;
 }
 
 static int by_age(const void *a, const void *b) {
-    const found *x = a, *y = b;
+    const lg_disk_found *x = a, *y = b;
     return x->mtime_s < y->mtime_s ? -1 : x->mtime_s > y->mtime_s;
 }
 
-/* Enter a file below its parent; one without a parent is good for nothing. */
-static void enter(lg_disk *d, found_list *l, const found *f) {
-    const lg_disk_head *h = &f->head;
+/* The same for one whose head was right. */
+static void leave_out(lg_disk *d, lg_disk_list *l, const lg_disk_head *h, const char *why) {
     char name[LG_DISK_NAME_BYTES];
-    uint32_t parent = NONE;
     lg_disk_name(name, h->hash, h->to);
+    reject(d, l, name, why);
+    if (d->owner) lg_disk_far_remove(d, h->hash, h->to);
+}
+
+/* Enter a file below its parent; one without a parent is good for nothing. */
+static void enter(lg_disk *d, lg_disk_list *l, const lg_disk_found *f) {
+    const lg_disk_head *h = &f->head;
+    uint32_t parent = NONE;
     if (h->from) {
         parent = lg_disk_index_find(&d->index, h->parent, h->from);
         if (parent == NONE) {
-            reject(d, l, name, "the file that it continues is not there");
+            leave_out(d, l, h, "the file that it continues is not there");
             return;
         }
     }
     uint32_t at =
         lg_disk_index_add(&d->index, h->hash, h->from, h->to, parent, lg_disk_file_bytes(h));
     if (at == NONE) {
-        reject(d, l, name, "there are more files than this cache has room for");
+        leave_out(d, l, h, "there are more files than this cache has room for");
     } else {
         d->index.entry[at].state = LG_DISK_READY;
     }
 }
 
 /* Older files have been used earlier: by about as much as one file is worth. */
-static void set_ages(lg_disk *d, found_list *l) {
+static void set_ages(lg_disk *d, lg_disk_list *l) {
     double worth = 0;
     qsort(l->p, l->n, sizeof *l->p, by_age);
     for (size_t i = 0; i < l->n; i++)
@@ -217,7 +228,8 @@ static void set_ages(lg_disk *d, found_list *l) {
     d->index.clock = worth;
 }
 
-static lg_status scan(lg_disk *d, found_list *l) {
+/* Heads of all files that are as they should be. */
+static lg_status scan(lg_disk *d, lg_disk_list *l) {
     lg_status st = LG_OK;
     int fd = openat(d->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
@@ -228,28 +240,38 @@ static lg_status scan(lg_disk *d, found_list *l) {
     const struct dirent *e;
     while (st == LG_OK && (e = readdir(dir))) st = look_at(d, l, e->d_name);
     closedir(dir);
+    return st;
+}
+
+static void enter_all(lg_disk *d, lg_disk_list *l) {
     if (l->n > 1) qsort(l->p, l->n, sizeof *l->p, by_end);
     for (size_t i = 0; i < l->n; i++) enter(d, l, &l->p[i]);
     if (l->n) set_ages(d, l);
     if (l->n_named > MAX_NAMED)
         lg_diag_log(LG_LOG_WARN, "%s: %u more files were removed, for such reasons", d->name,
                     l->n_named - MAX_NAMED);
-    return st;
+}
+
+uint64_t lg_disk_free_bytes(const lg_disk *d) {
+    struct statvfs fs;
+    return fstatvfs(d->dir, &fs) == 0 ? (uint64_t)fs.f_bavail * fs.f_frsize : 0;
 }
 
 /* Choose the limit, and keep to it. */
-static void set_limit(lg_disk *d, uint64_t limit_bytes) {
-    struct statvfs fs;
+static void set_limit(lg_disk *d, uint64_t limit_bytes, uint64_t free_bytes, uint32_t n_home) {
     lg_disk_index *x = &d->index;
-    if (limit_bytes == 0 && fstatvfs(d->dir, &fs) == 0)
-        limit_bytes = ((uint64_t)fs.f_bavail * fs.f_frsize + x->used_bytes) / 4;
+    limit_bytes = (limit_bytes ? limit_bytes : (free_bytes + x->used_bytes) / 4) / n_home;
     x->limit_bytes = limit_bytes;
     while (x->used_bytes > limit_bytes) {
         uint32_t at = lg_disk_index_victim(x);
         LG_ASSERT(at != NONE);
         char name[LG_DISK_NAME_BYTES];
         lg_disk_name(name, x->entry[at].hash, x->entry[at].to);
-        unlinkat(d->dir, name, 0);
+        if (d->owner) {
+            lg_disk_far_remove(d, x->entry[at].hash, x->entry[at].to);
+        } else {
+            unlinkat(d->dir, name, 0);
+        }
         lg_disk_index_drop(x, at);
     }
 }
@@ -266,7 +288,7 @@ static bool start(pthread_t *thread, void *(*body)(void *), lg_disk *d) {
     return ok;
 }
 
-static lg_status start_threads(lg_disk *d, lg_err *err) {
+static void open_locks(lg_disk *d) {
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -277,55 +299,74 @@ static lg_status start_threads(lg_disk *d, lg_err *err) {
     pthread_cond_init(&d->to_read, NULL);
     pthread_cond_init(&d->done, &attr);
     pthread_condattr_destroy(&attr);
+}
+
+lg_status lg_disk_new(uint32_t owner, const lg_disk_shape *shape, const char *name,
+                      uint64_t limit_bytes, lg_disk **disk, lg_err *err) {
+    lg_disk *d = lg_mem_alloc(sizeof *d);
+    *disk = NULL;
+    if (!d) return LG_FAIL(err, LG_E_NOMEM, "cache folder: no memory");
+    d->dir = d->lock_fd = -1;
+    d->owner = owner;
+    d->us_byte = US_BYTE;
+    d->shape = *shape;
+    open_locks(d);
+    lg_status st = sodium_init() < 0 ? LG_E_IO : take_memory(d, name, limit_bytes);
+    if (st != LG_OK) {
+        LG_FAIL(err, st, "cache folder %s: no memory for its tables", name);
+        lg_disk_close(&d);
+        return st;
+    }
+    lg_disk_index_init(&d->index, UINT64_MAX);
+    *disk = d;
+    return LG_OK;
+}
+
+lg_status lg_disk_start(lg_disk *d, lg_disk_list *l, lg_err *err) {
+    LG_TRY(open_folder(d, err));
+    lg_status st = scan(d, l);
+    if (st != LG_OK) return LG_FAIL(err, st, "cache folder %s: it cannot be listed", d->name);
     d->has_writer = start(&d->writer, lg_disk_write_main, d);
     d->has_reader = start(&d->reader, lg_disk_load_main, d);
     if (d->has_writer && d->has_reader) return LG_OK;
     return LG_FAIL(err, LG_E_NOMEM, "cache folder %s: no thread for it", d->name);
 }
 
-lg_status lg_disk_open(lg_engine *eng, const lg_disk_opt *opt, lg_err *err) {
+lg_status lg_disk_open(lg_engine *eng, uint32_t home, const lg_disk_opt *opt, lg_err *err) {
     const lg_budget *b = &eng->parts.budget;
+    const lg_backend_ops *ops = eng->parts.ops;
     lg_backend_plan plan;
-    if (eng->n_home > 1)
+    if (home && !ops->call)
         return LG_FAIL(err, LG_E_UNSUPPORTED,
                        "cache folder %s: not together with several owners of the state",
                        opt->dir);
-    eng->parts.ops->plan(&eng->parts.w->cfg, &b->opt, eng->parts.n_thread, &plan);
-    lg_disk *d = lg_mem_alloc(sizeof *d);
-    if (!d) return LG_FAIL(err, LG_E_NOMEM, "cache folder: no memory");
-    d->dir = d->lock_fd = -1;
-    d->ops = eng->parts.ops;
+    ops->plan(&eng->parts.w->cfg, &b->opt, eng->parts.n_thread, &plan);
+    lg_disk_shape shape = {.page_bytes = plan.page_bytes,
+                           .snap_bytes = plan.snap_bytes,
+                           .n_part = plan.n_snap_part,
+                           .max_tok = b->n_ctx};
+    memcpy(shape.model, opt->model, sizeof opt->model);
+    lg_disk_list l = {0};
+    lg_disk *d;
+    uint64_t free_bytes = 0;
+    LG_TRY(lg_disk_new(home, &shape, opt->dir, opt->limit_bytes / eng->n_home, &d, err));
+    d->ops = ops;
     d->be = eng->be;
-    d->pages = &eng->home->state.pages;
-    d->prefix = &eng->home->prefix;
+    d->pages = &eng->home[home].state.pages;
+    d->prefix = &eng->home[home].prefix;
     d->cost = &eng->cost;
     d->always = opt->always;
-    d->us_byte = US_BYTE;
-    d->shape = (lg_disk_shape){.page_bytes = plan.page_bytes,
-                               .snap_bytes = plan.snap_bytes,
-                               .n_part = plan.n_snap_part,
-                               .max_tok = b->n_ctx};
-    memcpy(d->shape.model, opt->model, sizeof opt->model);
-    found_list l = {0};
-    lg_status st = sodium_init() < 0 ? LG_E_IO : take_memory(d, opt, b->n_ctx, &plan);
-    if (st != LG_OK) {
-        LG_FAIL(err, st, "cache folder %s: no memory for its tables", opt->dir);
-        goto fail;
+    lg_status st = home ? lg_disk_far_open(d, opt->dir, b->n_ctx, &l, &free_bytes, err)
+                        : lg_disk_start(d, &l, err);
+    if (st == LG_OK) {
+        if (home == 0) free_bytes = lg_disk_free_bytes(d);
+        enter_all(d, &l);
+        set_limit(d, opt->limit_bytes, free_bytes, eng->n_home);
+        eng->home[home].disk = d;
+    } else {
+        lg_disk_close(&d);
     }
-    lg_disk_index_init(&d->index, UINT64_MAX);
-    LG_TRY_GOTO(open_folder(d, err), st, fail);
-    st = scan(d, &l);
     lg_mem_free(l.p);
-    if (st != LG_OK) {
-        LG_FAIL(err, st, "cache folder %s: it cannot be listed", d->name);
-        goto fail;
-    }
-    set_limit(d, opt->limit_bytes);
-    LG_TRY_GOTO(start_threads(d, err), st, fail);
-    eng->disk = d;
-    return LG_OK;
-fail:
-    lg_disk_close(&d);
     return st;
 }
 

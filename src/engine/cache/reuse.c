@@ -36,13 +36,37 @@ void lg_reuse_open(lg_engine *eng) {
 
 /* ---- at the beginning ---- */
 
+/* Where files have most of it. */
+static void look_for_files(const lg_engine *eng, lg_seq *seq) {
+    seq->disk_seen = true;
+    seq->file_pos = 0;
+    for (uint32_t i = 0; i < eng->n_home; i++) {
+        const lg_disk *d = eng->home[i].disk;
+        uint32_t n =
+            d ? lg_disk_depth(d, seq->salt, seq->sampler.ids, seq->sampler.n_id - 1) : 0;
+        if (n <= seq->file_pos) continue;
+        seq->file_pos = n;
+        seq->file_home = i;
+    }
+}
+
+/* Once a home is chosen for its files it is kept to; where another one would be sooner they are not read. */
 bool lg_reuse_is_coming(lg_engine *eng, lg_seq *seq) {
+    const bool tried[LG_MAX_HOME] = {false};
     lg_prefix_hit hit;
-    if (!eng->disk || seq->disk_asked) return false;
-    lg_prefix_find(&eng->home->prefix, seq->salt, seq->sampler.ids, seq->sampler.n_id - 1,
-                   &hit);
-    if (lg_disk_ask(eng->disk, seq->salt, seq->sampler.ids, seq->sampler.n_id - 1, &hit))
-        return true;
+    if (seq->disk_asked) return false;
+    if (!seq->disk_seen) {
+        look_for_files(eng, seq);
+        if (seq->file_pos && lg_home_choose(eng, seq, tried) != seq->file_home)
+            seq->file_pos = 0;
+    }
+    if (seq->file_pos) {
+        const lg_home *h = &eng->home[seq->file_home];
+        lg_prefix_find(&h->prefix, seq->salt, seq->sampler.ids, seq->sampler.n_id - 1, &hit);
+        if (lg_disk_ask(h->disk, seq->salt, seq->sampler.ids, seq->sampler.n_id - 1, &hit))
+            return true;
+    }
+    seq->file_pos = 0;
     seq->disk_asked = true;
     return false;
 }
@@ -67,7 +91,8 @@ static bool reserve(lg_engine *eng, uint32_t home, lg_seq *seq, const lg_prefix_
     uint32_t spare =
         (uint32_t)(eng->home[home].n_run * eng->spare); /* what they may need soon */
     bool ok = make_room(&eng->home[home], n_fresh, spare, hit->node);
-    if (!ok && eng->disk && lg_disk_yield(eng->disk)) /* written later, or never */
+    if (!ok && eng->home[home].disk &&
+        lg_disk_yield(eng->home[home].disk)) /* written later, or never */
         ok = make_room(&eng->home[home], n_fresh, spare, hit->node);
     if (ok) ok = lg_state_reserve(st, need, page, n_full, &seq->slot) == LG_OK;
     if (ok && n_page > n_full)
@@ -154,7 +179,8 @@ static bool keep(lg_engine *eng, const lg_seq *seq, uint32_t n, const uint32_t *
     const uint32_t *ids = seq->sampler.ids;
     if (!lg_prefix_keep(&eng->home[seq->home].prefix, seq->salt, ids, n, page, snap))
         return false;
-    if (eng->disk) lg_disk_offer(eng->disk, seq->salt, ids, n, page, snap);
+    lg_disk *d = eng->home[seq->home].disk;
+    if (d) lg_disk_offer(d, seq->salt, ids, n, page, snap);
     return true;
 }
 
@@ -188,6 +214,6 @@ bool lg_reuse_end(lg_engine *eng, lg_seq *seq) {
 void lg_reuse_discard(lg_engine *eng, lg_seq *seq) {
     lg_prefix_discard(&eng->home[seq->home].prefix, seq->salt, seq->sampler.ids, seq->n_done,
                       seq->hit_pos);
-    if (eng->disk)
-        lg_disk_discard(eng->disk, seq->salt, seq->sampler.ids, seq->n_done, seq->hit_pos);
+    lg_disk *d = eng->home[seq->home].disk;
+    if (d) lg_disk_discard(d, seq->salt, seq->sampler.ids, seq->n_done, seq->hit_pos);
 }
