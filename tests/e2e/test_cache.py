@@ -300,13 +300,6 @@ class Cache(unittest.TestCase):
             self.assertIn("found mode 755, expected 700", s.errors())
             os.chmod(folder, 0o700)
 
-    def test_files_and_ranks_are_refused_at_once(self):
-        with tempfile.TemporaryDirectory() as folder:
-            out = subprocess.run([server.LIGNUM, "serve", "--model", server.MODEL, "--ranks", "2", "--cache-dir", folder], capture_output=True,
-                                 text=True, timeout=30)
-            self.assertNotEqual(out.returncode, 0)
-            self.assertIn("--cache-dir works with one rank only", out.stderr)
-
     def test_keys_share_no_files(self):
         with tempfile.TemporaryDirectory() as top:
             path, keys = make_keys(top, "alice", "bob")

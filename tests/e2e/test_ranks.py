@@ -27,6 +27,11 @@ def long_body(i, **more):
             "logit_bias": END_IDS, **more}
 
 
+def words(seed, n):
+    r = random.Random(seed)
+    return " ".join(r.choice(("river", "stone", "lamp", "seven", "quiet", "garden", "north", "paper")) for _ in range(n))
+
+
 class Group(server.Server):
     def __init__(self, n, *args, **kw):
         super().__init__("--ranks", str(n), "--threads", "1", *args, **kw)
@@ -39,6 +44,42 @@ class Group(server.Server):
                 return [int(p) for p in f.read().split()]
         except (OSError, TypeError):
             return []
+
+
+class Files(unittest.TestCase):
+    def ask(self, s, seed, n_new):
+        """The answer to a text of its own, and how many tokens of the prompt were there."""
+        got = s.chat({"model": server.NAME, "messages": [{"role": "user", "content": words(seed, 500)}], "max_tokens": n_new, "temperature": 0,
+                      "logit_bias": END_IDS})
+        usage = got["usage"]
+        return got["choices"][0]["message"]["content"], usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+
+    def both(self, s):
+        """Two texts at one time: each goes to a rank of its own."""
+        return server.in_threads([lambda seed=seed: self.ask(s, seed, 60) for seed in (1, 2)])
+
+    def test_a_new_group_finds_what_each_rank_has_kept(self):
+        with tempfile.TemporaryDirectory() as d:
+            folders = [os.path.join(d, "kept"), os.path.join(d, "kept", "rank-1")]
+            with Group(2, "--cache-dir", folders[0]) as s:
+                first = self.both(s)
+                self.assertEqual(s.stop(), 0)
+            for f in folders:
+                self.assertEqual(os.stat(f).st_mode & 0o777, 0o700)
+                self.assertTrue([x for x in os.listdir(f) if x.endswith(".kept")], f)
+            self.assertTrue(all(n > 300 for _, n in first), first)
+            with Group(2, "--cache-dir", folders[0]) as s:
+                for seed in (2, 1):  # one by one, nobody is busy: only its files say where a text belongs
+                    answer, n = self.ask(s, seed, 60)
+                    self.assertEqual(answer, first[seed - 1][0])
+                    self.assertLessEqual(n, 64, seed)
+                self.assertGreater(s.metrics()["lignum_cache_files"], 1)
+                self.assertEqual(s.stop(), 0)
+                self.assertNotIn("error", s.errors())
+            os.chmod(folders[1], 0o755)
+            s = Group(2, "--cache-dir", folders[0], wait=False)
+            self.assertNotEqual(s.process.wait(60), 0)
+            self.assertIn("rank 1: cache folder %s: found mode 755, expected 700" % folders[1], s.errors())
 
 
 def profile(path, seed):
