@@ -256,7 +256,8 @@ void fetch(bench *b) {
 void run(bench *b) {
     while (lg_step(b->eng) == LG_OK) {
         fetch(b);
-        if (b->eng->home->disk) lg_disk_flush(b->eng->home->disk); /* nothing shall be left out */
+        if (b->eng->home->disk)
+            lg_disk_flush(b->eng->home->disk); /* nothing shall be left out */
     }
     fetch(b);
 }
