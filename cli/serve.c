@@ -96,6 +96,7 @@ static const char help[] =
     "      --interface IF  network of the ranks: a name or a range such as 10.0.0.0/24\n"
     "                      (needed with --hosts; without hosts nothing leaves this machine)\n"
     "      --exchange strict|reduce|alltoall|auto, --wire f32|bf16|q8, --overlap on|off,\n"
+    "      --divide-prompts auto|on|off, --divide-ctx N,\n"
     "      --trace FILE, --rank-timeout SECONDS, --spare-experts N,\n"
     "      --hold-prompts STEPS, --expert-load FILE, --expert-load-out FILE\n"
     "                      as `lignum worker --help` says\n"
@@ -159,6 +160,8 @@ enum {
     OPT_TRACE,
     OPT_HOLD,
     OPT_SPARE,
+    OPT_DIVIDE,
+    OPT_DIVIDE_CTX,
     OPT_LOAD,
     OPT_LOAD_OUT,
     OPT_CORE,
@@ -218,6 +221,8 @@ static const struct option longs[] = {
     {"trace", required_argument, NULL, OPT_TRACE},
     {"hold-prompts", required_argument, NULL, OPT_HOLD},
     {"spare-experts", required_argument, NULL, OPT_SPARE},
+    {"divide-prompts", required_argument, NULL, OPT_DIVIDE},
+    {"divide-ctx", required_argument, NULL, OPT_DIVIDE_CTX},
     {"expert-load", required_argument, NULL, OPT_LOAD},
     {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
     {"core-dumps", no_argument, NULL, OPT_CORE},
@@ -329,6 +334,8 @@ static bool take_ranks(serve_opt *o, const char *argv0, int c) {
         o->other_sums |= strcmp(optarg, "f32") != 0;
         add_rank_arg(o, "--wire", optarg);
         return true;
+    case OPT_DIVIDE: add_rank_arg(o, "--divide-prompts", optarg); return true;
+    case OPT_DIVIDE_CTX: add_rank_arg(o, "--divide-ctx", optarg); return true;
     case OPT_OVERLAP: add_rank_arg(o, "--overlap", optarg); return true;
     case OPT_TRACE: add_rank_arg(o, "--trace", optarg); return true;
     case OPT_LOAD: add_rank_arg(o, "--expert-load", optarg); return true;

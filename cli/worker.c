@@ -63,6 +63,12 @@ static const char help[] =
     "                      rows on their way, not with strict (default: f32)\n"
     "      --overlap on|off\n"
     "                      off: wait for every message at once, to see what it costs\n"
+    "      --divide-prompts auto|on|off\n"
+    "                      a long prompt of one sequence is computed by all ranks; auto: where "
+    "that\n"
+    "                      is expected to be shorter, step by step (default: off)\n"
+    "      --divide-ctx N  and so are positions before N only; each rank keeps room for them\n"
+    "                      (default: 16384)\n"
     "      --trace FILE    write there at the end what every rank did when (Chrome's trace "
     "format)\n"
     "      --hold-prompts STEPS\n"
@@ -87,6 +93,8 @@ enum {
     OPT_OVERLAP,
     OPT_TRACE,
     OPT_HOLD,
+    OPT_DIVIDE,
+    OPT_DIVIDE_CTX,
     OPT_SPARE,
     OPT_LOAD,
     OPT_LOAD_OUT,
@@ -116,6 +124,8 @@ static const struct option longs[] = {
     {"overlap", required_argument, NULL, OPT_OVERLAP},
     {"trace", required_argument, NULL, OPT_TRACE},
     {"hold-prompts", required_argument, NULL, OPT_HOLD},
+    {"divide-prompts", required_argument, NULL, OPT_DIVIDE},
+    {"divide-ctx", required_argument, NULL, OPT_DIVIDE_CTX},
     {"spare-experts", required_argument, NULL, OPT_SPARE},
     {"expert-load", required_argument, NULL, OPT_LOAD},
     {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
@@ -167,6 +177,15 @@ static bool take_rank(lg_ranks_opt *r, const char *argv0, int c) {
         if (!lg_option_u64(argv0, "--hold-prompts", optarg, 0, 4096, &v)) return false;
         r->hold_steps = (uint32_t)v;
         return true;
+    case OPT_DIVIDE:
+        if (lg_divide_named(optarg, &r->how.divide)) return true;
+        fprintf(stderr, "%s: --divide-prompts: found \"%s\", expected auto, on or off\n", argv0,
+                optarg);
+        return false;
+    case OPT_DIVIDE_CTX:
+        if (!lg_option_u64(argv0, "--divide-ctx", optarg, 1, UINT32_MAX, &v)) return false;
+        r->how.divide_ctx = (uint32_t)v;
+        return true;
     case OPT_SPARE:
         if (!lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v)) return false;
         r->n_extra = (uint32_t)v;
@@ -202,7 +221,8 @@ static int run_rank(const char *argv0, lg_options *opt, const lg_ranks_opt *ropt
 
 int lg_worker_main(int argc, char **argv) {
     lg_options opt;
-    lg_ranks_opt ranks = {.hold_steps = LG_RANKS_HOLD_STEPS};
+    lg_ranks_opt ranks = {.how = {.divide_ctx = LG_DIVIDE_CTX},
+                          .hold_steps = LG_RANKS_HOLD_STEPS};
     const char *path = NULL;
     lg_err err = {0};
     uint64_t n_ctx = 0, n_seq = 0, stall_ms = 0;

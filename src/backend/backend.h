@@ -49,6 +49,8 @@ typedef struct lg_backend_opt {
     const lg_dist *
         dist; /* this backend is one rank of a group, and max_tok is of all ranks together; NULL: alone */
     lg_profile *profile; /* cpu/ alone: where the time of its steps goes; NULL: nobody asks */
+    uint32_t
+        n_spread; /* with dist: positions of a divided sequence of another rank that fit here; 0: none is divided */
     struct lg_pjrt_device *device; /* pjrt/: opened devices (backend/pjrt/be.h), borrowed */
     /* Called on the stepping thread before a product x w, with its input rows x [n_row][w->n_in] (row r is row_idx[r] unless
      * that is NULL).  NULL: nothing. */
@@ -123,6 +125,19 @@ typedef struct lg_batch_seq {
     uint32_t n_save;
 } lg_batch_seq;
 
+#define LG_SPREAD_MAX_SAVE 8 /* snapshots that a step may take of a divided sequence */
+
+/* One sequence whose rows of this step are divided over all ranks (dist/spread.h).  The rank's own part of it, at least a row, is the
+ * last of the batch's sequences: pos, n_tok and ids of the part, n_save 0, pages of the whole; on ranks that are not the owner
+ * slot is n_slot and page i is n_page + i: memory that is kept for it.  Only the owner's part has outputs and a sampler. */
+typedef struct lg_batch_spread {
+    uint32_t owner;
+    uint32_t pos, n_tok;       /* of the whole */
+    bool fresh;                /* the others have not what is before pos: the owner sends it */
+    const lg_batch_save *save; /* [n_save], of the whole; numbers of the owner */
+    uint32_t n_save;
+} lg_batch_spread;
+
 /* A step.  Rows are in the order of sequences, without gaps; a sequence appears at most once. */
 typedef struct lg_batch {
     const uint32_t *tok; /* [n_tok] ids */
@@ -133,6 +148,7 @@ typedef struct lg_batch {
     uint32_t n_page;
     const uint32_t *
         rank_tok; /* with opt.dist: [n_rank] rows of every rank in this step; ours is n_tok, which may be 0 */
+    const lg_batch_spread *spread; /* NULL: no sequence is divided */
 } lg_batch;
 
 typedef struct lg_step_out {
@@ -144,6 +160,13 @@ typedef struct lg_step_out {
 
 /* Run one step.  With opt.dist: collective, all ranks step together.  Returns LG_OK, or LG_E_BACKEND when a rank is lost. */
 lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *out);
+
+/* What dividing a sequence of this model sends (dist/choose.h). */
+lg_divide_shape lg_backend_divide_shape(const lg_config *cfg, lg_dtype kv);
+
+/* Seconds that one row among many takes in the products that every rank has: mixers and shared experts.  Measured now, between two
+ * steps. */
+double lg_backend_row_seconds(lg_backend *be);
 
 /* Choose from one logits row of n_vocab floats, which it may overwrite; ids >= n_sample_vocab are never chosen.
  * `work`: lg_sample_work_bytes(n_vocab) bytes of the calling thread. */

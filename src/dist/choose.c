@@ -103,6 +103,38 @@ double lg_exchange_seconds(const lg_links *l, const lg_group_shape *g, lg_exchan
     return there + (1 - before) * to_all(l, g, n, touch(g) * row);
 }
 
+/* ---- dividing a sequence ---- */
+
+static const char *const divide_names[] = {"off", "on", "auto"};
+
+const char *lg_divide_name(lg_divide d) {
+    LG_ASSERT((unsigned)d < LG_COUNT(divide_names));
+    return divide_names[d];
+}
+
+bool lg_divide_named(const char *name, lg_divide *d) {
+    for (size_t i = 0; i < LG_COUNT(divide_names); i++)
+        if (strcmp(name, divide_names[i]) == 0) {
+            *d = (lg_divide)i;
+            return true;
+        }
+    return false;
+}
+
+double lg_divide_seconds(const lg_links *l, const lg_group_shape *g, const lg_divide_shape *d,
+                         double n, double n_save, double n_before) {
+    double ranks = g->n_rank;
+    if (ranks < 2) return 0;
+    lg_row_count rows = {n, n / ranks}, lone = {1, 1};
+    double swaps = to_all(l, g, rows, d->in / ranks) + to_all(l, g, rows, d->out / ranks);
+    double home = (1 + n_save) * to_all(l, g, lone, d->state / ranks);
+    double before = 0;
+    if (n_before > 0)
+        before = d->n_gdn * to_all(l, g, lone, d->state / ranks) +
+                 d->n_attn * to_all(l, g, lone, n_before * d->page);
+    return d->n_gdn * (swaps + home) + d->n_attn * to_all(l, g, rows, d->keys) + before;
+}
+
 /* ---- measuring ---- */
 
 static lg_status one(lg_comm *c, uint32_t peer, bool send, void *buf, size_t n_bytes) {

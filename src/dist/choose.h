@@ -65,6 +65,34 @@ static inline lg_row_count lg_rows_even(const lg_group_shape *g, double n) {
     return (lg_row_count){n, n < g->n_rank ? 1 : n / g->n_rank};
 }
 
+/* ---- one sequence divided over all ranks (spread.h) ---- */
+
+typedef enum {
+    LG_DIVIDE_OFF,
+    LG_DIVIDE_ON,  /* whenever every rank gets a row */
+    LG_DIVIDE_AUTO /* where it is expected to save time, step by step */
+} lg_divide;
+
+#define LG_DIVIDE_CTX 16384 /* positions, unless told otherwise */
+
+/* "off", "on", "auto". */
+const char *lg_divide_name(lg_divide d);
+bool lg_divide_named(const char *name, lg_divide *d);
+
+/* What travels for it, in bytes. */
+typedef struct lg_divide_shape {
+    double n_gdn, n_attn; /* layers */
+    double in, out;       /* of a row in a GDN layer: before and after the heads, all heads */
+    double keys;          /* of a row in an attention layer: keys and values, as floats */
+    double page;          /* of a position kept there */
+    double state;         /* of one GDN layer */
+} lg_divide_shape;
+
+/* Seconds that dividing n rows adds to a step: swaps, keys, states going home (1 + n_save of them), and, when the ranks have
+ * not what is before them, n_before positions and the states. */
+double lg_divide_seconds(const lg_links *l, const lg_group_shape *g, const lg_divide_shape *d,
+                         double n, double n_save, double n_before);
+
 /* A few messages between rank 0 and the next rank on its machine, and on another one; every rank gets rank 0's figures.  A
  * way that nobody has is taken for the other.  Collective.  LG_OK, LG_E_COMM. */
 lg_status lg_links_measure(lg_comm *c, lg_links *l);

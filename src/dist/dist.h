@@ -5,6 +5,7 @@
  *   wire      rows as they travel: floats, 16 or 8 bits
  *   choose    what each exchange costs on this network      trace     spans of a step, as a file for viewers
  *   reduce    sums over ranks of rows that each belong to one of them
+ *   spread    one sequence over all ranks: rows to heads and back, keys and values, states
  *   exchange  one MoE layer: rows to the ranks of their experts, sums back to the ranks of the rows (alltoall.c: one of its kinds)
  *
  * Requests live on ranks (each rank has the mixers, the shared experts and the head; keys, values and states of its own
@@ -17,6 +18,7 @@
 #include "dist/exchange.h"
 #include "dist/place.h"
 #include "dist/reduce.h"
+#include "dist/spread.h"
 
 /* What a backend needs to be one rank of a group; all borrowed. */
 typedef struct lg_dist {
@@ -25,6 +27,8 @@ typedef struct lg_dist {
     lg_exchange_how how;
     uint64_t *
         n_chosen; /* [n_layer][n_expert] rows of this rank that chose each expert, counted up; NULL: not counted */
+    uint64_t *
+        n_divided; /* rank 0: steps in which a sequence was divided, counted up; NULL: not counted */
 } lg_dist;
 
 #endif

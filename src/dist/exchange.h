@@ -32,9 +32,11 @@
 /* How a group exchanges; the same on all ranks. */
 typedef struct lg_exchange_how {
     lg_exchange_kind kind;
-    lg_wire wire;    /* LG_WIRE_F32 with STRICT */
-    bool no_overlap; /* every message is waited for at once: to see what overlap gains */
-    lg_links links;  /* with AUTO */
+    lg_wire wire;        /* LG_WIRE_F32 with STRICT */
+    bool no_overlap;     /* every message is waited for at once: to see what overlap gains */
+    lg_links links;      /* with AUTO */
+    lg_divide divide;    /* long prompts over all ranks (spread.h) */
+    uint32_t divide_ctx; /* up to this position */
 } lg_exchange_how;
 
 #define LG_EXCHANGE_HEAD 16 /* bytes: u32 step, layer, rows, trail */

@@ -152,6 +152,12 @@ static void fit_guides(fit *f, uint64_t first, uint64_t *room, lg_budget *b) {
     *room -= more;
 }
 
+/* Positions of a divided prompt. */
+static uint32_t n_spread(const lg_dist *d, uint32_t n_ctx) {
+    if (!d || d->how.divide == LG_DIVIDE_OFF || d->comm->n_rank < 2) return 0;
+    return d->how.divide_ctx < n_ctx ? d->how.divide_ctx : n_ctx;
+}
+
 /* Cost of n_seq slots with contexts of n_ctx. */
 static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
     uint32_t per_seq = pages_of(n_ctx);
@@ -161,6 +167,7 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
                               .n_ctx = n_ctx,
                               .dist = f->dist,
                               .device = f->device,
+                              .n_spread = n_spread(f->dist, n_ctx),
                               .max_tok = f->n_batch_tok,
                               .max_seq = n_seq,
                               .max_out = n_seq,

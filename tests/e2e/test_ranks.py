@@ -136,6 +136,18 @@ class Answers(unittest.TestCase):
                     self.same_answers(n, rows if LONG else rows[5::40], "--exchange", kind, "--expert-load", path, "--spare-experts", str(n % 4),
                                       "--wire", "bf16" if n == 3 else "f32")
 
+    def test_divided_prompts(self):
+        """Prompts computed by all ranks: the answers of one process, also where the rest of a prompt is not divided any more."""
+        rows = server.evals()
+        for n in ((2, 3, 4, 8) if LONG else (3,)):
+            self.same_answers(n, rows if LONG else rows[7::30], "--divide-prompts", "on", "--divide-ctx", "150" if n == 2 else "4096")
+        long = dict(long_body(1, temperature=0, max_tokens=8), messages=[{"role": "user", "content": "word " * 900}])
+        with server.Server() as s:
+            alone = s.chat(long)["choices"]
+        with Group(3, "--divide-prompts", "auto") as s:
+            self.assertEqual(s.chat(long)["choices"], alone)
+            self.assertRegex(s.errors(), "a prompt of 512 rows: dividing it")
+
     def test_trace(self):
         """A file that says what each rank did when; messages of a chunk are under way while the next is combined."""
         with tempfile.TemporaryDirectory() as d:
@@ -367,7 +379,7 @@ class Refused(unittest.TestCase):
 
     def test_options_of_ranks_without_ranks(self):
         for option, value in (("--trace", "t.json"), ("--wire", "q8"), ("--exchange", "auto"), ("--overlap", "off"), ("--rank-timeout", "9"),
-                              ("--spare-experts", "1"), ("--hold-prompts", "1"), ("--expert-load", "f"), ("--expert-load-out", "f")):
+                              ("--divide-prompts", "on"), ("--divide-ctx", "9"), ("--spare-experts", "1"), ("--hold-prompts", "1"), ("--expert-load", "f"), ("--expert-load-out", "f")):
             r = subprocess.run([server.LIGNUM, "serve", "--model", server.MODEL, option, value], capture_output=True, text=True, timeout=60)
             self.assertEqual((r.returncode, "%s goes with --ranks" % option in r.stderr), (2, True), r.stderr)
 

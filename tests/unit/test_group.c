@@ -48,7 +48,7 @@ typedef struct rig {
     lg_budget budget;
     lg_status status[MAX_RANK];
     lg_err err[MAX_RANK];
-    uint64_t n_hit;
+    uint64_t n_hit, n_divided;
     outcome got[N_REQ];
     char dir[64]; /* kept texts in files; "": none */
     lg_stats stats;
@@ -280,7 +280,8 @@ static void open_ranks(rig *r, uint32_t n_rank, uint64_t seed) {
     r->place = random_place(c, n_rank, seed);
     for (uint32_t k = 0; k < n_rank; k++) {
         comm_threads_join(r->w, k, &r->comm[k]);
-        r->dist[k] = (lg_dist){.comm = &r->comm[k], .place = &r->place, .how = r->how};
+        r->dist[k] = (lg_dist){
+            .comm = &r->comm[k], .place = &r->place, .how = r->how, .n_divided = &r->n_divided};
         lg_weights_part part = {holds, &r->dist[k]};
         if (lg_weights_open_part(r->path, &part, NULL, NULL, NULL, &r->part[k], &err) != LG_OK)
             fail_msg("%s", err.msg);
@@ -340,13 +341,16 @@ static void expect_same(const rig *r) {
     }
 }
 
-static void same_as_alone(const char *name, const uint32_t *n_rank, size_t n, uint64_t seed) {
+static void same_as_alone(const char *name, const uint32_t *n_rank, size_t n, uint64_t seed,
+                          lg_exchange_how how) {
     rig *r = lg_mem_alloc(sizeof *r);
     assert_non_null(r);
     open_model(r, name);
     run_alone(r);
+    r->how = how;
     for (size_t i = 0; i < n; i++) {
         r->seed = seed + i;
+        r->n_divided = 0;
         open_ranks(r, n_rank[i], r->seed);
         comm_threads_run(r->n_rank, rank_body, r);
         assert_int_equal(r->status[0], LG_AGAIN);
@@ -354,6 +358,7 @@ static void same_as_alone(const char *name, const uint32_t *n_rank, size_t n, ui
             if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->err[k].msg);
         expect_same(r);
         assert_true(r->n_hit > 0);
+        assert_int_equal(r->n_divided > 0, how.divide != LG_DIVIDE_OFF && r->n_rank > 1);
         close_ranks(r);
     }
     close_model(r);
@@ -412,17 +417,27 @@ static void test_other_sums(void **state) {
 
 static void test_moe_bits(void **state) {
     (void)state;
-    same_as_alone("tests/data/models/tiny-moe", (uint32_t[]){1, 2, 4}, 3, 1);
+    same_as_alone("tests/data/models/tiny-moe", (uint32_t[]){1, 2, 4}, 3, 1,
+                  (lg_exchange_how){0});
 }
 
 static void test_fp8_bits(void **state) {
     (void)state;
-    same_as_alone("tests/data/models/tiny-moe-fp8", (uint32_t[]){2, 3}, 2, 11);
+    same_as_alone("tests/data/models/tiny-moe-fp8", (uint32_t[]){2, 3}, 2, 11,
+                  (lg_exchange_how){0});
 }
 
 static void test_bundled_bits(void **state) {
     (void)state;
-    same_as_alone("models/tiny-qwen35moe", (uint32_t[]){3}, 1, 21);
+    same_as_alone("models/tiny-qwen35moe", (uint32_t[]){3}, 1, 21, (lg_exchange_how){0});
+}
+
+static void test_divided(void **state) {
+    (void)state;
+    lg_exchange_how how = {.divide = LG_DIVIDE_ON, .divide_ctx = 448};
+    same_as_alone("tests/data/models/tiny-moe", (uint32_t[]){2, 3, 4}, 3, 41, how);
+    how.divide_ctx = 100; /* the rest is not divided */
+    same_as_alone("models/tiny-qwen35moe", (uint32_t[]){3}, 1, 51, how);
 }
 
 /* Turn a bit in every file of a folder, or (at 0) none; returns how many there are. */
@@ -564,12 +579,38 @@ static void test_dense_is_refused(void **state) {
     lg_mem_free(r);
 }
 
+/* The choice step by step: where messages cost nothing every long enough prompt is divided, where they take for ever none; the answers
+ * are the same. */
+static void test_divided_where_it_pays(void **state) {
+    (void)state;
+    rig *r = lg_mem_alloc(sizeof *r);
+    assert_non_null(r);
+    open_model(r, "tests/data/models/tiny-moe");
+    run_alone(r);
+    for (int slow = 0; slow < 2; slow++) {
+        lg_way way = slow ? (lg_way){10, 10, 1} : (lg_way){0, 0, 1e18};
+        r->how = (lg_exchange_how){
+            .divide = LG_DIVIDE_AUTO, .divide_ctx = 448, .links = {.in = way, .out = way}};
+        r->n_divided = 0;
+        open_ranks(r, 3, 71);
+        comm_threads_run(r->n_rank, rank_body, r);
+        assert_int_equal(r->status[0], LG_AGAIN);
+        expect_same(r);
+        assert_int_equal(r->n_divided > 0, !slow);
+        close_ranks(r);
+    }
+    close_model(r);
+    lg_mem_free(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_moe_bits),       cmocka_unit_test(test_fp8_bits),
         cmocka_unit_test(test_bundled_bits),   cmocka_unit_test(test_other_sums),
         cmocka_unit_test(test_idle_patterns),  cmocka_unit_test(test_kept_in_files),
         cmocka_unit_test(test_a_rank_is_lost), cmocka_unit_test(test_dense_is_refused),
+        cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_divided_where_it_pays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,8 @@ static const lg_order_limit lim = {.n_rank = 3,
                                    .n_page = 12,
                                    .max_tok = 64,
                                    .n_ctx = N_CTX,
-                                   .n_vocab = 100};
+                                   .n_vocab = 100,
+                                   .n_spread = 150};
 
 typedef struct rig {
     lg_order_out out;
@@ -29,6 +30,7 @@ typedef struct rig {
     uint32_t ids[4][N_CTX];
     uint32_t tok[64], page[16], truth[4][N_CTX];
     lg_batch_seq seq[4];
+    lg_batch_spread spread;
     lg_batch_save save[5];
     lg_sampler sampler[4];
     lg_batch batch;
@@ -40,11 +42,11 @@ static rig *open_rig(void) {
     assert_non_null(r);
     lg_order_in *p = &r->in;
     r->out.word = lg_mem_calloc(lg_order_max_words(&lim), 4);
-    p->seq = lg_mem_calloc(lim.n_slot, sizeof *p->seq);
-    p->sampler = lg_mem_calloc(lim.n_slot, sizeof *p->sampler);
+    p->seq = lg_mem_calloc(lim.n_slot + 1, sizeof *p->seq);
+    p->sampler = lg_mem_calloc(lim.n_slot + 1, sizeof *p->sampler);
     p->tok = lg_mem_calloc(lim.max_tok, 4);
-    p->page = lg_mem_calloc(lim.n_slot * 4, 4);
-    p->save = lg_mem_calloc(lim.n_snap, sizeof *p->save);
+    p->page = lg_mem_calloc(lim.n_slot * 4 + 3, 4);
+    p->save = lg_mem_calloc(lim.n_snap + LG_SPREAD_MAX_SAVE, sizeof *p->save);
     p->seen = lg_mem_calloc(lim.n_slot, sizeof *p->seen);
     p->slot = lg_mem_calloc(lim.n_slot, sizeof *p->slot);
     for (uint32_t i = 0; i < lim.n_slot; i++) {
@@ -116,8 +118,36 @@ static void write_step(rig *r) {
     assert_true(lg_order_cmd(&r->out, LG_CMD_COPY, 11, 0, 0, NULL, 0));
     assert_true(lg_order_cmd(&r->out, LG_CMD_BIAS, 2, 1, 0, pair, 2));
     assert_true(lg_order_cmd(&r->out, LG_CMD_IDS, 2, 0, 130, r->truth[2], 130));
-    for (uint32_t i = 0; i < 3; i++) lg_order_seq(&r->out, &r->batch, i);
+    for (uint32_t i = 0; i < 3; i++) lg_order_seq(&r->out, &r->batch, i, NULL, &lim);
     lg_order_end(&r->out, LG_ORDER_STEP, 77, r->rank_tok, &lim);
+}
+
+/* A step of this member (rank 1 of 3): a decode, and a part of a prompt of `owner`, 17 rows from position 120 on. */
+static void write_divided(rig *r, uint32_t owner) {
+    write_step(r);
+    r->seq[0] = (lg_batch_seq){.owner = 1, .slot = 3, .pos = 9, .n_tok = 1, .n_out = 1};
+    r->seq[1] = (lg_batch_seq){.owner = owner,
+                               .slot = 2,
+                               .pos = 120,
+                               .n_tok = 17,
+                               .tok0 = 1,
+                               .page0 = 1,
+                               .n_out = 1,
+                               .sampler = &r->sampler[2],
+                               .save = r->save,
+                               .n_save = 2};
+    r->sampler[2].n_id = 137;
+    r->rank_tok[0] = 5;
+    r->rank_tok[1] = owner == 1 ? 7 : owner == 0 ? 6 : 7;
+    r->rank_tok[2] = 6;
+    r->spread = (lg_batch_spread){owner, 120, 17, true, r->save, 2};
+    r->batch = (lg_batch){
+        .tok = r->tok, .n_tok = 18, .seq = r->seq, .n_seq = 2, .page = r->page, .n_page = 4};
+    lg_order_begin(&r->out, &lim);
+    assert_true(lg_order_cmd(&r->out, LG_CMD_IDS, 2, 0, 120, r->truth[2], 120));
+    lg_order_seq(&r->out, &r->batch, 0, NULL, &lim);
+    lg_order_seq(&r->out, &r->batch, 1, &r->spread, &lim);
+    lg_order_end(&r->out, LG_ORDER_STEP, 78, r->rank_tok, &lim);
 }
 
 /* The member has slot 0's first 70 ids already. */
@@ -176,24 +206,76 @@ static void test_round_trip(void **state) {
     close_rig(&r);
 }
 
+/* The part that a member makes of it: places are owner + 1, owner + 2, owner. */
+static void test_divided(void **state) {
+    (void)state;
+    static const uint32_t first[3] = {0, 11, 5}, n[3] = {5, 6, 6};
+    rig *r = open_rig();
+    for (uint32_t owner = 0; owner < 3; owner++) {
+        lg_err err = {0};
+        write_divided(r, owner);
+        know(r);
+        if (lg_order_read(&r->in, r->out.word, r->out.n_word * 4, &lim, &err) != LG_OK)
+            fail_msg("%s", err.msg);
+        const lg_batch *b = &r->in.batch;
+        const lg_batch_seq *q = &b->seq[1];
+        assert_int_equal(b->n_seq, 2);
+        assert_non_null(b->spread);
+        assert_int_equal(b->spread->owner, owner);
+        assert_int_equal(b->spread->pos, 120);
+        assert_int_equal(b->spread->n_tok, 17);
+        assert_true(b->spread->fresh && b->spread->n_save == 2);
+        assert_memory_equal(b->spread->save, r->save, 2 * sizeof *r->save);
+        assert_int_equal(q->pos, 120 + first[owner]);
+        assert_int_equal(q->n_tok, n[owner]);
+        assert_int_equal(q->n_save, 0);
+        assert_int_equal(b->n_tok, 1 + n[owner]);
+        assert_memory_equal(b->tok + 1, r->tok + 1 + first[owner], n[owner] * 4);
+        assert_int_equal(q->slot, owner == 1 ? 2 : 4);
+        assert_int_equal(q->n_out, owner == 1);
+        assert_int_equal(q->sampler != NULL, owner == 1);
+        for (uint32_t i = 0; i < 3; i++)
+            assert_int_equal(b->page[q->page0 + i], owner == 1 ? r->page[1 + i] : 12 + i);
+        if (owner == 1) assert_memory_equal(q->sampler->ids + 120, r->tok + 1, 17 * 4);
+    }
+    close_rig(&r);
+}
+
+/* The part of a divided sequence is the last one; of another rank's, what is kept for it is used. */
+static void check_divided(const rig *r) {
+    const lg_batch_spread *s = r->in.batch.spread;
+    const lg_batch_seq *q = &r->in.batch.seq[r->in.batch.n_seq - 1];
+    assert_true(s->owner < 3 && s->pos + s->n_tok <= 150 && s->n_save <= LG_SPREAD_MAX_SAVE);
+    assert_true(q->pos >= s->pos && q->pos + q->n_tok <= s->pos + s->n_tok && q->n_save == 0);
+    for (uint32_t k = 0; k < s->n_save; k++)
+        assert_true(s->save[k].snap < 5 && s->save[k].n_row <= s->n_tok);
+    for (uint32_t k = 0; k < (s->pos + s->n_tok + 63) / 64; k++)
+        assert_true(s->owner == 1 ? r->in.batch.page[q->page0 + k] < 12
+                                  : r->in.batch.page[q->page0 + k] == 12 + k);
+    assert_true(s->owner == 1 ? q->slot < 4 : q->slot == 4 && !q->sampler && !q->n_out);
+}
+
 /* Whatever was accepted can be run. */
 static void check_bounds(const rig *r) {
+    if (r->in.batch.spread) check_divided(r);
     const lg_batch *b = &r->in.batch;
     uint32_t n_tok = 0;
-    bool seen[4] = {false};
+    bool seen[5] = {false};
     for (uint32_t i = 0; i < b->n_seq; i++) {
         const lg_batch_seq *q = &b->seq[i];
-        assert_true(q->slot < 4 && !seen[q->slot] && q->tok0 == n_tok && q->n_tok >= 1);
+        bool other = b->spread && b->spread->owner != 1 && i + 1 == b->n_seq;
+        assert_true(q->tok0 == n_tok && q->n_tok >= 1);
+        assert_true(other || (q->slot < 4 && !seen[q->slot]));
         seen[q->slot] = true;
         n_tok += q->n_tok;
         assert_true(q->pos + q->n_tok <= N_CTX && q->n_out <= 1);
         for (uint32_t k = 0; k < (q->pos + q->n_tok + 63) / 64; k++)
-            assert_true(b->page[q->page0 + k] < 12);
+            assert_true(other || b->page[q->page0 + k] < 12);
         for (uint32_t k = 0; k < q->n_save; k++)
             assert_true(q->save[k].snap < 5 && q->save[k].n_row >= 1 &&
                         q->save[k].n_row <= q->n_tok);
         if (!q->sampler) continue;
-        assert_true(q->sampler->n_id == q->pos + q->n_tok &&
+        assert_true((q->sampler->n_id == q->pos + q->n_tok || b->spread) &&
                     q->sampler->n_prompt <= q->sampler->n_id);
         assert_true(r->in.slot[q->slot].n_known >= q->sampler->n_id);
         assert_true(q->sampler->params.n_top <= LG_MAX_TOP);
@@ -210,12 +292,11 @@ static void check_bounds(const rig *r) {
     }
 }
 
-static void test_damage(void **state) {
-    (void)state;
+static void damage(void (*write)(rig *r, uint32_t owner), uint32_t owner) {
     static const uint32_t value[] = {0,  1,  2,   3,   4,   5,          6,          12,
                                      64, 99, 100, 128, 200, 0x7fffffff, 0x80000000, UINT32_MAX};
     rig *r = open_rig();
-    write_step(r);
+    write(r, owner);
     uint32_t n = r->out.n_word, n_bad = 0;
     uint32_t *good = lg_mem_calloc(n, 4);
     memcpy(good, r->out.word, n * 4);
@@ -242,6 +323,21 @@ static void test_damage(void **state) {
     }
     lg_mem_free(good);
     close_rig(&r);
+}
+
+static void write_plain(rig *r, uint32_t owner) {
+    (void)owner;
+    write_step(r);
+}
+
+static void test_damage(void **state) {
+    (void)state;
+    damage(write_plain, 0);
+}
+
+static void test_damage_divided(void **state) {
+    (void)state;
+    for (uint32_t owner = 0; owner < 2; owner++) damage(write_divided, owner);
 }
 
 /* Commands do not outgrow their room; the caller is told. */
@@ -287,10 +383,9 @@ static void test_reply(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_full_of_commands),
-        cmocka_unit_test(test_reply),
+        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_divided),          cmocka_unit_test(test_damage_divided),
+        cmocka_unit_test(test_full_of_commands), cmocka_unit_test(test_reply),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

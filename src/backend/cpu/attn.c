@@ -320,8 +320,10 @@ void lg_cpu_attn(lg_backend *be, uint32_t layer) {
     lg_cpu_gemm_run(be, in, 3);
     lg_cpu_mark(be, LG_OP_MIX_IN);
     attn_ctx c = {be, w, layer, 1.0f / sqrtf((float)d), 0};
+    if (batch->spread) lg_cpu_spread_pages(be, layer);
     lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * width * 4,
                prepare_task, &c);
+    if (batch->spread) lg_cpu_spread_keys(be, layer);
     if (be->opt.trace) trace_prepared(be, layer);
     lg_cpu_mark(be, LG_OP_ROWS);
     lg_cpu_attn_pages(be, layer);

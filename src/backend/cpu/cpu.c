@@ -58,6 +58,7 @@ static void carve_mixer(lg_arena *a, const lg_config *c, const lg_backend_opt *o
     s->part_l = lg_arena_take(a, part, f);
     s->part_acc = lg_arena_take(a, part * c->d_head, f);
     s->n_see = lg_arena_take(a, n_thread * LG_CPU_ATTN_BLK * group, sizeof(uint32_t));
+    if (opt->n_spread) n *= 2;
     s->qkv = lg_arena_take(a, n * conv, f);
     s->u = lg_arena_take(a, n * conv, f);
     s->qk = lg_arena_take(a, n * 2 * keys, f);
@@ -131,9 +132,11 @@ static void carve(lg_arena *a, const lg_config *c, const lg_backend_opt *opt, in
     s->pos = lg_arena_take(a, n, u);
     s->row_seq = lg_arena_take(a, n, u);
     s->out_row = lg_arena_take(a, opt->max_out, u);
-    s->seq_out = lg_arena_take(a, opt->max_seq, u);
-    s->seq_task = lg_arena_take(a, (size_t)opt->max_seq + 1, u);
+    size_t n_seq = (size_t)opt->max_seq + (opt->n_spread ? 1 : 0);
+    s->seq_out = lg_arena_take(a, n_seq, u);
+    s->seq_task = lg_arena_take(a, n_seq + 1, u);
     carve_mixer(a, c, opt, t, s);
+    if (opt->n_spread) lg_cpu_spread_carve(a, c, opt, &s->spread);
     carve_mlp(a, c, opt, s);
     s->xo = lg_arena_take(a, (size_t)opt->max_out * c->n_embd, f);
     s->logits = lg_arena_take(a, opt->max_out * round16(c->n_vocab), f);
@@ -228,17 +231,23 @@ static void place_rows(lg_backend *be, const lg_batch *b) {
     lg_cpu_scratch *s = &be->s;
     be->batch = b;
     be->n_out = 0;
-    LG_ASSERT(b->n_tok <= be->opt.max_tok && b->n_seq <= be->opt.max_seq);
-    uint32_t n_row = 0;
+    uint32_t n_row = 0, n_more = b->spread ? 1 : 0; /* a part of a divided sequence */
+    uint32_t n_slot = be->opt.n_slot, n_all = be->opt.n_page;
+    LG_ASSERT(b->n_tok <= be->opt.max_tok && b->n_seq <= be->opt.max_seq + n_more);
+    LG_ASSERT(!b->spread || (be->opt.n_spread && b->n_seq > 0));
     s->seq_task[0] = 0;
     for (uint32_t i = 0; i < b->n_seq; i++) {
         const lg_batch_seq *q = &b->seq[i];
         LG_ASSERT(q->tok0 == n_row && q->n_tok >= 1 && q->n_tok <= b->n_tok - n_row);
-        LG_ASSERT(q->slot < be->opt.n_slot && q->n_out <= q->n_tok);
+        if (n_more && i + 1 == b->n_seq) {
+            n_slot++;
+            n_all += (be->opt.n_spread + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
+        }
+        LG_ASSERT(q->slot < n_slot && q->n_out <= q->n_tok);
         LG_ASSERT(q->n_out <= be->opt.max_out - be->n_out && (q->n_out > 0 || !q->sampler));
         uint32_t n_page = be->lay.n_attn ? (q->pos + q->n_tok - 1) / LG_PAGE_TOK + 1 : 0;
         LG_ASSERT(q->page0 <= b->n_page && n_page <= b->n_page - q->page0);
-        for (uint32_t p = 0; p < n_page; p++) LG_ASSERT(b->page[q->page0 + p] < be->opt.n_page);
+        for (uint32_t p = 0; p < n_page; p++) LG_ASSERT(b->page[q->page0 + p] < n_all);
         for (uint32_t k = 0, low = 1; k < q->n_save; low = q->save[k++].n_row + 1)
             LG_ASSERT(q->save[k].snap < be->opt.n_snap && q->save[k].n_row >= low &&
                       q->save[k].n_row <= q->n_tok);
@@ -256,6 +265,7 @@ static void place_rows(lg_backend *be, const lg_batch *b) {
     if (!be->opt.dist) return;
     LG_ASSERT(b->rank_tok[be->opt.dist->comm->rank] == b->n_tok);
     if (be->cfg->n_expert) lg_exchange_begin(&s->ex, b->rank_tok);
+    if (b->spread) lg_cpu_spread_begin(be);
 }
 
 static void embed_task(void *ctx, size_t task, int thread) {
@@ -320,6 +330,8 @@ lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *ou
         run_layer(be, l);
         lost = be->opt.dist && be->opt.dist->comm->lost;
     }
+    if (batch->spread) lg_cpu_spread_end(be);
+    lost = be->opt.dist && be->opt.dist->comm->lost;
     if (!lost) lg_cpu_head(be, out);
     lg_cpu_mark(be, LG_OP_ROWS);
     lg_trace_add(t, LG_SPAN_STEP, 0, 0, n, start);

@@ -7,6 +7,7 @@
  *   gdn.c    Gated DeltaNet over state slots
  *   moe.c    router, grouped experts, shared expert, combination; the dense MLP
  *   moe_group.c  the same when experts are divided over ranks
+ *   spread.c  the mixers of a sequence whose rows are divided over ranks
  *   snap.c   snapshots of slots, copies of pages
  *   head.c   final norm, head and sampling of the output rows
  *
@@ -72,7 +73,24 @@ typedef struct lg_cpu_sorted {
     float *out;            /* [first[n_expert]][n_embd] */
 } lg_cpu_sorted;
 
-/* Step scratch.  N = max_tok, S = max_seq, O = max_out, T = threads; see lg_cpu_carve. */
+/* A sequence that is divided over ranks.  Rows of all ranks of it lie in the GDN arrays from row max_tok on. */
+typedef struct lg_cpu_spread {
+    lg_spread to;
+    uint8_t
+        *page; /* [pages of n_spread][lay.page] what this rank has of another rank's sequence */
+    float *slot;       /* [lay.slot] and its states: of own heads only */
+    float *snap;       /* [LG_SPREAD_MAX_SAVE][lay.gdn] */
+    size_t head_words; /* of a key head's rows before the convolution, and of its outputs */
+    size_t out_words;
+    uint32_t *rows,
+        *whole; /* [N][n_k_head][head_words], [N][own heads][head_words]; also [N][keys and values] */
+    size_t state_words;  /* of a key head's part of one layer of a slot */
+    uint32_t *deal;      /* [n_k_head][state_words] */
+    uint32_t *home;      /* [n_k_head][1 + LG_SPREAD_MAX_SAVE][state_words] */
+    uint32_t home_layer; /* whose states are on their way home */
+} lg_cpu_spread;
+
+/* Step scratch.  N = max_tok (of the GDN arrays 2 max_tok with opt.n_spread), S = max_seq, O = max_out, T = threads; see lg_cpu_carve. */
 typedef struct lg_cpu_scratch {
     float *x;          /* [N][n_embd] residual stream */
     float *xn;         /* [N][n_embd] normed rows */
@@ -115,6 +133,7 @@ typedef struct lg_cpu_scratch {
     float *eo;            /* [N * k][n_embd] */
     float *sh, *sh2, *so; /* shared expert: [N][n_ff_shared] twice, [N][n_embd] */
     float *sg;            /* [N] gate of the shared expert, before its sigmoid */
+    lg_cpu_spread spread; /* with opt.n_spread */
     lg_exchange ex;       /* with opt.dist */
     lg_cpu_quant in_q;    /* with opt.dist: ex.in as integers */
     lg_cpu_gemm *job;     /* [2 * n_expert + 8] */
@@ -152,19 +171,25 @@ struct lg_backend {
 
 void lg_cpu_layout_of(const lg_config *c, lg_dtype kv, lg_cpu_layout *lay);
 
-/* Part of KV head h of the attention layer `layer` in page `page` of the pool (lg_kv_part). */
+/* Part of KV head h of the attention layer `layer` in page `page` of the pool (lg_kv_part); from n_page on: of a divided sequence. */
 static inline void *lg_cpu_kv(const lg_backend *be, uint32_t page, uint32_t layer, uint32_t h) {
     size_t at = (size_t)be->lay.idx[layer] * be->cfg->n_kv_head + h;
-    return be->page + page * be->lay.page + at * be->lay.kv;
+    const uint32_t n = be->opt.n_page;
+    uint8_t *p = page < n ? be->page + page * be->lay.page
+                          : be->s.spread.page + (page - n) * be->lay.page;
+    return p + at * be->lay.kv;
 }
 
-/* State of GDN layer `layer` in a slot. */
+/* State of GDN layer `layer` in a slot; n_slot: of a divided sequence. */
 static inline float *lg_cpu_slot(const lg_backend *be, uint32_t slot, uint32_t layer) {
-    return be->slot + slot * be->lay.slot + be->lay.idx[layer] * be->lay.gdn;
+    float *p = slot < be->opt.n_slot ? be->slot + slot * be->lay.slot : be->s.spread.slot;
+    return p + be->lay.idx[layer] * be->lay.gdn;
 }
 
-/* The same place in a snapshot. */
+/* The same place in a snapshot; from n_snap on: of a divided sequence. */
 static inline float *lg_cpu_snap(const lg_backend *be, uint32_t snap, uint32_t layer) {
+    const uint32_t n = be->opt.n_snap;
+    if (snap >= n) return be->s.spread.snap + (snap - n) * be->lay.gdn;
     return be->snap + snap * be->lay.slot + be->lay.idx[layer] * be->lay.gdn;
 }
 
@@ -200,6 +225,12 @@ void lg_cpu_residual(lg_backend *be, const float *norm, const float *shared_gate
 /* Copy what belongs to key head kh (with its value heads) of one layer of a slot that holds n_tok tokens. */
 void lg_cpu_snap_head(const lg_backend *be, uint32_t kh, uint32_t n_tok, const float *from,
                       float *to);
+
+/* The same as words that follow each other, and back; returns how many.  words NULL counts. */
+size_t lg_cpu_snap_pack(const lg_backend *be, uint32_t kh, uint32_t n_tok, const float *from,
+                        uint32_t *words);
+void lg_cpu_snap_unpack(const lg_backend *be, uint32_t kh, uint32_t n_tok, float *to,
+                        const uint32_t *words);
 
 /* ---- quant.c ---- */
 
@@ -244,6 +275,25 @@ void lg_cpu_attn_pages(lg_backend *be, uint32_t layer);
 void lg_cpu_gdn(lg_backend *be, uint32_t layer);
 /* Of it, the part between the products: from s.qkv, s.z, s.b and s.a to s.y, and the slots go on. */
 void lg_cpu_gdn_heads(lg_backend *be, uint32_t layer);
+/* The same for some key heads of one sequence, without the gated norm: from qkv, b and a to core. */
+void lg_cpu_gdn_part(lg_backend *be, uint32_t layer, const lg_batch_seq *seq, uint32_t head0,
+                     uint32_t n_head);
+/* The gated norm of the value heads of row r. */
+void lg_cpu_gdn_norm(const lg_backend *be, uint32_t layer, size_t r);
+
+/* ---- spread.c: the divided sequence of a step ---- */
+
+/* Take memory; before it lay and opt must be set.  A counting arena counts. */
+void lg_cpu_spread_carve(lg_arena *a, const lg_config *c, const lg_backend_opt *opt,
+                         lg_cpu_spread *s);
+void lg_cpu_spread_begin(lg_backend *be);
+/* What the ranks have before the rows of the step are stored, then all rows after. */
+void lg_cpu_spread_pages(lg_backend *be, uint32_t layer);
+void lg_cpu_spread_keys(lg_backend *be, uint32_t layer);
+/* From s.qkv, s.z, s.b and s.a of the own part to s.y. */
+void lg_cpu_spread_gdn(lg_backend *be, uint32_t layer);
+/* States that are still on their way. */
+void lg_cpu_spread_end(lg_backend *be);
 void lg_cpu_moe(lg_backend *be, uint32_t layer);
 void lg_cpu_moe_group(lg_backend *be, uint32_t layer);
 void lg_cpu_dense(lg_backend *be, uint32_t layer);

@@ -19,15 +19,18 @@ typedef struct gdn_ctx {
     const lg_layer_w *w;
     uint32_t layer;
     uint32_t n_unit, n_unit_task; /* units, and how many a task has */
+    const lg_batch_seq *seq;      /* [n_seq] */
+    uint32_t n_seq, head0;        /* first key head */
+    bool part;                    /* of a divided sequence: the gated norm comes later */
 } gdn_ctx;
 
 /* Sequence and key head of a unit. */
 static const lg_batch_seq *unit_seq(const gdn_ctx *c, uint32_t unit) {
-    return &c->be->batch->seq[unit % c->be->batch->n_seq];
+    return &c->seq[unit % c->n_seq];
 }
 
 static uint32_t unit_head(const gdn_ctx *c, uint32_t unit) {
-    return unit / c->be->batch->n_seq;
+    return c->head0 + unit / c->n_seq;
 }
 
 static void ask(const float *from, size_t n_float) {
@@ -114,10 +117,34 @@ static void value_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, u
                     .next = next,
                     .scratch = s->gdn + (size_t)thread * s->gdn_ld};
     be->kern->gdn_rows(&a);
+    if (c->part) return;
     for (size_t t = tok0; t < tok0 + seq->n_tok; t++) {
         size_t at = t * vals + (size_t)vh * dv;
         be->kern->gated_norm(s->core + at, c->w->gdn_norm, s->z + at, cfg->eps, dv, s->y + at);
     }
+}
+
+/* Gates, recurrence and gated norm of the j-th value head of a key head. */
+static void gates_and_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, uint32_t j,
+                           float *state, const float *next, int thread) {
+    const lg_config *cfg = c->be->cfg;
+    const lg_cpu_scratch *s = &c->be->s;
+    uint32_t vh = lg_config_v_head(cfg, kh, j);
+    for (uint32_t t = 0; t < seq->n_tok; t++) {
+        size_t at = (size_t)(seq->tok0 + t) * cfg->n_v_head + vh;
+        lg_gdn_gates(s->a + at, s->b + at, c->w->neg_exp_a + vh, c->w->dt_bias + vh, 1,
+                     s->g + at, s->beta + at);
+    }
+    value_head(c, seq, kh, vh, state, next, thread);
+}
+
+/* After its value heads: a key head's open rows. */
+static void keep_keys(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, float *state) {
+    const lg_config *cfg = c->be->cfg;
+    size_t keys = (size_t)cfg->n_k_head * cfg->d_k;
+    lg_gdn_keep_k(c->be->s.qk + seq->tok0 * 2 * keys + keys + (size_t)kh * cfg->d_k, 2 * keys,
+                  cfg->d_k, seq->n_tok, seq->pos % LG_GDN_C,
+                  state + c->be->lay.open_k + (size_t)kh * cfg->d_k * LG_GDN_C);
 }
 
 /* Some rows of one sequence, one key head: their outputs, and the state after them; `next`: the S that comes after, or NULL. */
@@ -125,26 +152,16 @@ static void run_rows(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, flo
                      const float *next, int thread) {
     const lg_backend *be = c->be;
     const lg_config *cfg = be->cfg;
-    const lg_cpu_scratch *s = &be->s;
     uint32_t ratio = cfg->n_v_head / cfg->n_k_head;
-    size_t keys = (size_t)cfg->n_k_head * cfg->d_k;
     conv_head(c, seq, kh, state + be->lay.conv);
     for (uint32_t j = 0; j < ratio; j++) {
-        uint32_t vh = lg_config_v_head(cfg, kh, j);
-        for (uint32_t t = 0; t < seq->n_tok; t++) {
-            size_t at = (size_t)(seq->tok0 + t) * cfg->n_v_head + vh;
-            lg_gdn_gates(s->a + at, s->b + at, c->w->neg_exp_a + vh, c->w->dt_bias + vh, 1,
-                         s->g + at, s->beta + at);
-        }
         const float *after = next;
         if (j + 1 < ratio)
             after = state + be->lay.s +
                     (size_t)lg_config_v_head(cfg, kh, j + 1) * cfg->d_k * cfg->d_v;
-        value_head(c, seq, kh, vh, state, after, thread);
+        gates_and_head(c, seq, kh, j, state, after, thread);
     }
-    lg_gdn_keep_k(s->qk + seq->tok0 * 2 * keys + keys + (size_t)kh * cfg->d_k, 2 * keys,
-                  cfg->d_k, seq->n_tok, seq->pos % LG_GDN_C,
-                  state + be->lay.open_k + (size_t)kh * cfg->d_k * LG_GDN_C);
+    keep_keys(c, seq, kh, state);
 }
 
 static void run_unit(const gdn_ctx *c, uint32_t unit, const float *next, int thread) {
@@ -190,12 +207,76 @@ static void trace_middle(const lg_backend *be, int layer) {
 void lg_cpu_gdn_heads(lg_backend *be, uint32_t layer) {
     const lg_config *cfg = be->cfg;
     const lg_batch *b = be->batch;
+    uint32_t n_seq = b->n_seq - (b->spread ? 1 : 0); /* the last one is not all here */
+    uint32_t n_tok = n_seq < b->n_seq ? b->seq[n_seq].tok0 : b->n_tok;
     uint64_t vals = (uint64_t)cfg->n_v_head * cfg->d_v;
-    uint32_t n = b->n_seq * cfg->n_k_head, at_most = (uint32_t)be->n_thread * TASKS_PER_THREAD;
-    gdn_ctx c = {be, &be->w->layer[layer], layer, n, 1};
-    if (b->n_tok == b->n_seq && n > at_most) c.n_unit_task = (n + at_most - 1) / at_most;
-    lg_cpu_run(be, (n + c.n_unit_task - 1) / c.n_unit_task, b->n_tok * vals * cfg->d_k * 3,
+    uint32_t n = n_seq * cfg->n_k_head, at_most = (uint32_t)be->n_thread * TASKS_PER_THREAD;
+    gdn_ctx c = {be, &be->w->layer[layer], layer, n, 1, b->seq, n_seq, 0, false};
+    if (n_tok == n_seq && n > at_most) c.n_unit_task = (n + at_most - 1) / at_most;
+    lg_cpu_run(be, (n + c.n_unit_task - 1) / c.n_unit_task, n_tok * vals * cfg->d_k * 3,
                unit_task, &c);
+}
+
+/* ---- few key heads: each value head is a task ---- */
+
+/* Rows of one sequence up to a snapshot, or the end. */
+typedef struct wide_ctx {
+    gdn_ctx c;
+    lg_batch_seq seq;
+    float *state, *snap; /* snap NULL: none is taken after them */
+} wide_ctx;
+
+static void wide_conv_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const wide_ctx *w = ctx;
+    conv_head(&w->c, &w->seq, w->c.head0 + (uint32_t)task, w->state + w->c.be->lay.conv);
+}
+
+static void wide_head_task(void *ctx, size_t task, int thread) {
+    const wide_ctx *w = ctx;
+    uint32_t ratio = w->c.be->cfg->n_v_head / w->c.be->cfg->n_k_head;
+    gates_and_head(&w->c, &w->seq, w->c.head0 + (uint32_t)task / ratio, (uint32_t)task % ratio,
+                   w->state, NULL, thread);
+}
+
+static void wide_end_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const wide_ctx *w = ctx;
+    uint32_t kh = w->c.head0 + (uint32_t)task;
+    if (w->seq.n_tok) keep_keys(&w->c, &w->seq, kh, w->state);
+    if (w->snap) lg_cpu_snap_head(w->c.be, kh, w->seq.pos + w->seq.n_tok, w->state, w->snap);
+}
+
+void lg_cpu_gdn_part(lg_backend *be, uint32_t layer, const lg_batch_seq *seq, uint32_t head0,
+                     uint32_t n_head) {
+    const lg_config *cfg = be->cfg;
+    uint32_t ratio = cfg->n_v_head / cfg->n_k_head;
+    wide_ctx w = {.c = {be, &be->w->layer[layer], layer, n_head, 1, seq, 1, head0, true},
+                  .seq = *seq,
+                  .state = lg_cpu_slot(be, seq->slot, layer)};
+    for (uint32_t i = 0; i <= seq->n_save; i++) {
+        bool last = i == seq->n_save;
+        uint32_t end = seq->tok0 + (last ? seq->n_tok : seq->save[i].n_row);
+        w.seq.n_tok = end - w.seq.tok0;
+        w.snap = last ? NULL : lg_cpu_snap(be, seq->save[i].snap, layer);
+        uint64_t macs = (uint64_t)w.seq.n_tok * n_head * ratio * cfg->d_v * cfg->d_k * 3;
+        if (w.seq.n_tok) {
+            lg_cpu_run(be, n_head, macs / cfg->d_k, wide_conv_task, &w);
+            lg_cpu_run(be, (size_t)n_head * ratio, macs, wide_head_task, &w);
+        }
+        lg_cpu_run(be, n_head, macs / cfg->d_k, wide_end_task, &w);
+        w.seq.pos += w.seq.n_tok;
+        w.seq.tok0 = end;
+    }
+}
+
+void lg_cpu_gdn_norm(const lg_backend *be, uint32_t layer, size_t r) {
+    const lg_config *cfg = be->cfg;
+    const lg_cpu_scratch *s = &be->s;
+    uint32_t dv = cfg->d_v;
+    for (size_t h = 0, at = r * cfg->n_v_head * dv; h < cfg->n_v_head; h++, at += dv)
+        be->kern->gated_norm(s->core + at, be->w->layer[layer].gdn_norm, s->z + at, cfg->eps,
+                             dv, s->y + at);
 }
 
 void lg_cpu_gdn(lg_backend *be, uint32_t layer) {
@@ -215,6 +296,7 @@ void lg_cpu_gdn(lg_backend *be, uint32_t layer) {
     lg_cpu_trace(be, (int)layer, "gdn.qkv_raw", s->qkv, n, conv, conv);
     lg_cpu_trace(be, (int)layer, "gdn.z", s->z, n, vals, vals);
     lg_cpu_gdn_heads(be, layer);
+    if (be->batch->spread) lg_cpu_spread_gdn(be, layer);
     lg_cpu_mark(be, LG_OP_GDN);
     if (be->opt.trace) trace_middle(be, (int)layer);
     lg_cpu_gemm out = {

@@ -8,30 +8,72 @@
 
 #include <string.h>
 
-static void copy(const float *from, float *to, size_t at, size_t n) {
-    memcpy(to + at, from + at, n * sizeof *to);
-}
+/* A run of floats inside one layer of a slot, given to somebody. */
+typedef void run_fn(void *ctx, size_t at, size_t n);
 
-void lg_cpu_snap_head(const lg_backend *be, uint32_t kh, uint32_t n_tok, const float *from,
-                      float *to) {
+/* All runs of key head kh, in an order that never changes. */
+static void each_run(const lg_backend *be, uint32_t kh, uint32_t n_tok, run_fn *give,
+                     void *ctx) {
     const lg_config *c = be->cfg;
     const lg_cpu_layout *lay = &be->lay;
     size_t dk = c->d_k, dv = c->d_v, keys = (size_t)c->n_k_head * dk;
     size_t width = lg_config_conv_dim(c), open = LG_GDN_C;
     bool is_open = n_tok % LG_GDN_C != 0;
-    if (is_open) copy(from, to, lay->open_k + kh * dk * open, dk * open);
+    if (is_open) give(ctx, lay->open_k + kh * dk * open, dk * open);
     for (size_t row = lay->conv; row < lay->conv + (LG_CONV_K - 1) * width; row += width) {
-        copy(from, to, row + kh * dk, dk);
-        copy(from, to, row + keys + kh * dk, dk);
+        give(ctx, row + kh * dk, dk);
+        give(ctx, row + keys + kh * dk, dk);
     }
     for (uint32_t j = 0; j < c->n_v_head / c->n_k_head; j++) {
         size_t vh = lg_config_v_head(c, kh, j);
-        if (n_tok >= LG_GDN_C) copy(from, to, lay->s + vh * dk * dv, dk * dv);
-        if (is_open) copy(from, to, lay->open_d + vh * dv * open, dv * open);
-        if (is_open) copy(from, to, lay->open_g + vh * open, open);
+        if (n_tok >= LG_GDN_C) give(ctx, lay->s + vh * dk * dv, dk * dv);
+        if (is_open) give(ctx, lay->open_d + vh * dv * open, dv * open);
+        if (is_open) give(ctx, lay->open_g + vh * open, open);
         for (size_t row = lay->conv; row < lay->conv + (LG_CONV_K - 1) * width; row += width)
-            copy(from, to, row + 2 * keys + vh * dv, dv);
+            give(ctx, row + 2 * keys + vh * dv, dv);
     }
+}
+
+typedef struct copy_ctx {
+    const float *from;
+    float *to;
+    size_t n; /* packing: words so far */
+} copy_ctx;
+
+static void copy_run(void *ctx, size_t at, size_t n) {
+    copy_ctx *c = ctx;
+    memcpy(c->to + at, c->from + at, n * sizeof *c->to);
+}
+
+static void pack_run(void *ctx, size_t at, size_t n) {
+    copy_ctx *c = ctx;
+    if (c->to) memcpy(c->to + c->n, c->from + at, n * sizeof *c->to);
+    c->n += n;
+}
+
+static void unpack_run(void *ctx, size_t at, size_t n) {
+    copy_ctx *c = ctx;
+    memcpy(c->to + at, c->from + c->n, n * sizeof *c->to);
+    c->n += n;
+}
+
+void lg_cpu_snap_head(const lg_backend *be, uint32_t kh, uint32_t n_tok, const float *from,
+                      float *to) {
+    copy_ctx c = {from, to, 0};
+    each_run(be, kh, n_tok, copy_run, &c);
+}
+
+size_t lg_cpu_snap_pack(const lg_backend *be, uint32_t kh, uint32_t n_tok, const float *from,
+                        uint32_t *words) {
+    copy_ctx c = {from, (float *)(void *)words, 0};
+    each_run(be, kh, n_tok, pack_run, &c);
+    return c.n;
+}
+
+void lg_cpu_snap_unpack(const lg_backend *be, uint32_t kh, uint32_t n_tok, float *to,
+                        const uint32_t *words) {
+    copy_ctx c = {(const float *)(const void *)words, to, 0};
+    each_run(be, kh, n_tok, unpack_run, &c);
 }
 
 typedef struct snap_ctx {

@@ -9,10 +9,13 @@
  * next message, nearly without cost.
  *
  * A message to a member is a run of 32-bit words:
- *     head   LG_ORDER_HEAD words: magic, kind, step, words in all, words of commands, sequences, ranks, 0
+ *     head   LG_ORDER_HEAD words: magic, kind, step, words in all, words of commands, sequences, ranks, 1: the last one is divided
  *     rows   of every rank in this step
  *     commands, in order, before the step: op, a, b, c, then the op's data
  *     sequences: LG_ORDER_SEQ words, then ids of its rows, pages, snapshots to take
+ * A long prompt may be divided: its rows, and the heads of its states, over all ranks (backend.h, lg_batch_spread).  The leader chooses it
+ * step by step, and every member is told all of it: of its rows it takes its own.  After the step the owner has everything, so
+ * nothing else knows of it.
  * A reply: magic, status, step, sequences, then LG_ORDER_SAMPLED words for each sequence.
  * Thread: engine.  Memory: at open.  Test: tests/unit/test_order.c, fuzz/fuzz_order.c, tests/unit/test_group.c */
 #ifndef LG_BACKEND_GROUP_GROUP_H
@@ -49,7 +52,7 @@ typedef enum {
 /* What bounds a message. */
 typedef struct lg_order_limit {
     uint32_t n_rank, rank; /* rank: the member that reads or is written to */
-    uint32_t n_slot, n_snap, n_page, max_tok, n_ctx, n_vocab;
+    uint32_t n_slot, n_snap, n_page, max_tok, n_ctx, n_vocab, n_spread;
 } lg_order_limit;
 
 void lg_order_limit_of(const lg_config *cfg, const lg_backend_opt *opt, uint32_t rank,
@@ -65,6 +68,7 @@ size_t lg_order_reply_words(const lg_order_limit *lim);
 typedef struct lg_order_out {
     uint32_t *word;
     uint32_t n_word, n_cmd_word, n_seq;
+    bool divided; /* the last sequence */
 } lg_order_out;
 
 /* Begin: room is left for head and rows of ranks; commands follow, then sequences, then end. */
@@ -74,8 +78,9 @@ void lg_order_begin(lg_order_out *o, const lg_order_limit *lim);
 bool lg_order_cmd(lg_order_out *o, lg_cmd op, uint32_t a, uint32_t b, uint32_t c,
                   const uint32_t *data, uint32_t n);
 
-/* Append sequence i of a batch. */
-void lg_order_seq(lg_order_out *o, const lg_batch *b, uint32_t i);
+/* Append sequence i of a batch; with `spread` it is the last, and divided: the pages go to the owner only. */
+void lg_order_seq(lg_order_out *o, const lg_batch *b, uint32_t i, const lg_batch_spread *spread,
+                  const lg_order_limit *lim);
 void lg_order_end(lg_order_out *o, lg_order_kind kind, uint32_t step, const uint32_t *rank_tok,
                   const lg_order_limit *lim);
 
@@ -99,12 +104,13 @@ typedef struct lg_order_in {
     uint32_t n_cmd_word;
     lg_batch batch;
     /* storage */
-    lg_batch_seq *seq;    /* [n_slot] */
-    lg_sampler *sampler;  /* [n_slot] */
-    uint32_t *tok, *page; /* [max_tok], [n_slot * pages of a context] */
-    lg_batch_save *save;  /* [n_snap] */
-    bool *seen;           /* [n_slot] */
-    lg_order_slot *slot;  /* [n_slot] */
+    lg_batch_seq *seq;    /* [n_slot + 1] */
+    lg_sampler *sampler;  /* [n_slot + 1] */
+    uint32_t *tok, *page; /* [max_tok], [n_slot * pages of a context + pages of n_spread] */
+    lg_batch_save *save;  /* [n_snap + LG_SPREAD_MAX_SAVE] */
+    lg_batch_spread spread;
+    bool *seen;          /* [n_slot] */
+    lg_order_slot *slot; /* [n_slot] */
 } lg_order_in;
 
 /* Check a message completely and fill p; ids and biases of commands go into p->slot, states and pages are the caller's to

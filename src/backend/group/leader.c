@@ -3,6 +3,8 @@
  * In:  the engine's batch, whose sequences say their owner.   Out: sampled tokens of all of them.
  * Owner r is rank r; owner 0 is this process, whose own backend computes its rows between sending the orders and fetching
  * the replies.  What is asked between two steps (snapshots, copies) is queued in the next order.
+ * One long prompt of a step may be divided over all ranks (choose_divided): the members then keep what they need for its next step,
+ * which is forgotten when the sequence runs otherwise.
  * Invariant: known[] is what the member has of a slot's ids, as order.c counts it there.
  * When a rank is lost every call returns at once and the step LG_E_BACKEND.
  * Thread: engine.  Memory: at open.  Test: tests/unit/test_group.c */
@@ -17,8 +19,8 @@ typedef struct remote {
     uint32_t *reply_word;
     uint32_t *known;     /* [n_slot] first ids of the slot that the member has, without a gap */
     bool *bias_known;    /* [n_slot] the member has this sequence's biases */
-    uint32_t *seq_at;    /* [n_slot] place in the engine's batch of each sequence sent */
-    lg_sampled *sampled; /* [n_slot] */
+    uint32_t *seq_at;    /* [n_slot + 1] place in the engine's batch of each sequence sent */
+    lg_sampled *sampled; /* [n_slot + 1] */
 } remote;
 
 /* lg_backend is opaque: this one is never taken for the CPU's. */
@@ -28,11 +30,20 @@ typedef struct leader {
     lg_backend *own; /* rank 0's rows */
     remote *member;  /* [n_rank], 0 unused */
     uint32_t rank_tok[LG_MAX_RANK];
+    /* the divided sequence */
+    lg_exchange_how how;
+    lg_group_shape shape;
+    lg_divide_shape divide;
+    uint64_t *n_divided; /* lg_dist */
+    double row_s;        /* lg_backend_row_seconds */
+    uint32_t divided;    /* place in the engine's batch; UINT32_MAX: none */
+    lg_batch_spread spread;
+    uint32_t kept_owner, kept_slot, kept_pos; /* what all have up to kept_pos; 0: nothing */
     /* own part of a batch */
-    lg_batch_seq *seq;    /* [n_slot] */
-    uint32_t *tok, *page; /* [max_tok], [n_slot * pages of a context] */
-    uint32_t *seq_at;     /* [n_slot] */
-    lg_sampled *sampled;  /* [n_slot] */
+    lg_batch_seq *seq;    /* [n_slot + 1] */
+    uint32_t *tok, *page; /* [max_tok], [n_slot * pages of a context + pages of n_spread] */
+    uint32_t *seq_at;     /* [n_slot + 1] */
+    lg_sampled *sampled;  /* [n_slot + 1] */
     uint32_t step;
     void *block;
 } leader;
@@ -50,17 +61,19 @@ static void carve_member(lg_arena *a, const lg_order_limit *l, remote *m) {
     m->reply_word = lg_arena_take(a, lg_order_reply_words(l), sizeof(uint32_t));
     m->known = lg_arena_take(a, l->n_slot, sizeof *m->known);
     m->bias_known = lg_arena_take(a, l->n_slot, sizeof *m->bias_known);
-    m->seq_at = lg_arena_take(a, l->n_slot, sizeof *m->seq_at);
-    m->sampled = lg_arena_take(a, l->n_slot, sizeof *m->sampled);
+    m->seq_at = lg_arena_take(a, (size_t)l->n_slot + 1, sizeof *m->seq_at);
+    m->sampled = lg_arena_take(a, (size_t)l->n_slot + 1, sizeof *m->sampled);
 }
 
 static void carve(lg_arena *a, const lg_order_limit *l, leader *g) {
     g->member = lg_arena_take(a, l->n_rank, sizeof *g->member);
-    g->seq = lg_arena_take(a, l->n_slot, sizeof *g->seq);
+    size_t n_seq = (size_t)l->n_slot + 1;
+    g->seq = lg_arena_take(a, n_seq, sizeof *g->seq);
     g->tok = lg_arena_take(a, l->max_tok, sizeof *g->tok);
-    g->page = lg_arena_take(a, (size_t)l->n_slot * pages_of(l->n_ctx), sizeof *g->page);
-    g->seq_at = lg_arena_take(a, l->n_slot, sizeof *g->seq_at);
-    g->sampled = lg_arena_take(a, l->n_slot, sizeof *g->sampled);
+    g->page = lg_arena_take(a, (size_t)l->n_slot * pages_of(l->n_ctx) + pages_of(l->n_spread),
+                            sizeof *g->page);
+    g->seq_at = lg_arena_take(a, n_seq, sizeof *g->seq_at);
+    g->sampled = lg_arena_take(a, n_seq, sizeof *g->sampled);
     for (uint32_t r = 1; r < l->n_rank; r++) {
         remote count;
         carve_member(a, l, g->member ? &g->member[r] : &count);
@@ -85,6 +98,18 @@ void lg_leader_plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int n
     plan->scratch_bytes += own_bytes(&l) + ids;
 }
 
+/* When prompts are divided, as far as it can be said before. */
+static void say_forecast(leader *g) {
+    double n = g->lim.max_tok, ranks = g->lim.n_rank;
+    g->row_s = lg_backend_row_seconds(g->own);
+    lg_diag_log(
+        LG_LOG_WARN,
+        "a prompt of %.0f rows: dividing it sends for %.1f ms and spares its rank %.1f ms; "
+        "positions before %u",
+        n, lg_divide_seconds(&g->how.links, &g->shape, &g->divide, n, 0, 0) * 1e3,
+        (n - n / ranks) * g->row_s * 1e3, g->lim.n_spread);
+}
+
 lg_status lg_leader_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
                          lg_backend **be, lg_err *err) {
     *be = NULL;
@@ -104,6 +129,12 @@ lg_status lg_leader_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool
     carve(&a, &g->lim, g);
     for (uint32_t r = 1; r < g->lim.n_rank; r++) lg_order_begin(&g->member[r].out, &g->lim);
     LG_TRY_GOTO(lg_backend_open(w, opt, pool, &g->own, err), st, fail);
+    g->how = opt->dist->how;
+    g->n_divided = opt->dist->n_divided;
+    g->shape = (lg_group_shape){g->comm->n_rank,     g->comm->n_node, w->cfg.n_embd,
+                                w->cfg.n_expert_tok, w->cfg.n_expert, opt->dist->how.wire};
+    g->divide = lg_backend_divide_shape(&w->cfg, opt->kv);
+    if (opt->n_spread && g->how.divide == LG_DIVIDE_AUTO) say_forecast(g);
     *be = (lg_backend *)(void *)g;
     return LG_OK;
 fail:
@@ -148,6 +179,11 @@ void lg_leader_close(lg_backend **be) {
 
 /* ---- between steps ---- */
 
+/* This sequence goes on without the others, or is another one. */
+static void forget(leader *g, uint32_t owner, uint32_t slot) {
+    if (owner == g->kept_owner && slot == g->kept_slot) g->kept_pos = 0;
+}
+
 void lg_leader_save(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
                     uint32_t snap) {
     if (owner == 0)
@@ -159,6 +195,7 @@ void lg_leader_save(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_to
 void lg_leader_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
                     uint32_t snap) {
     leader *g = of(be);
+    forget(g, owner, slot);
     if (owner == 0) {
         lg_backend_load(g->own, 0, slot, n_tok, snap);
         return;
@@ -241,40 +278,131 @@ static void tell(leader *g, uint32_t r, const lg_batch_seq *q) {
     if (q->pos <= *known && *known < end) *known = end;
 }
 
-/* Orders for all members. */
+/* ---- dividing a prompt ---- */
+
+static uint32_t share_of(const leader *g, uint32_t owner, uint32_t rank, uint32_t n) {
+    uint32_t p = lg_spread_place(owner, g->lim.n_rank, rank);
+    return lg_spread_part(n, g->lim.n_rank, p + 1) - lg_spread_part(n, g->lim.n_rank, p);
+}
+
+/* Whether all have the sequence up to its next row. */
+static bool is_kept(const leader *g, const lg_batch_seq *q) {
+    return q->pos > 0 && g->kept_pos == q->pos && g->kept_owner == q->owner &&
+           g->kept_slot == q->slot;
+}
+
+/* Whether dividing q makes a step of these rows shorter. */
+static bool pays(const leader *g, const lg_batch_seq *q, uint32_t total) {
+    lg_row_count now = {total, 0}, then = {total, 0};
+    for (uint32_t r = 0; r < g->lim.n_rank; r++) {
+        double rows = g->rank_tok[r], part = share_of(g, q->owner, r, q->n_tok);
+        double left = r == q->owner ? rows - q->n_tok : rows;
+        if (rows > now.most) now.most = rows;
+        if (left + part > then.most) then.most = left + part;
+    }
+    double n_layer = g->divide.n_gdn + g->divide.n_attn;
+    double gain = (now.most - then.most) * g->row_s;
+    for (int i = 0; i < 2; i++)
+        gain += (i ? -n_layer : n_layer) *
+                lg_exchange_seconds(&g->how.links, &g->shape, g->how.kind, i ? then : now);
+    return gain > lg_divide_seconds(&g->how.links, &g->shape, &g->divide, q->n_tok, q->n_save,
+                                    is_kept(g, q) ? 0 : q->pos);
+}
+
+/* Which sequence of the step is divided, the longest if any: fills divided, spread and rank_tok. */
+static void choose_divided(leader *g, const lg_batch *b) {
+    const lg_batch_seq *q = NULL;
+    g->divided = UINT32_MAX;
+    memset(g->rank_tok, 0, sizeof g->rank_tok);
+    for (uint32_t i = 0; i < b->n_seq; i++) {
+        const lg_batch_seq *s = &b->seq[i];
+        LG_ASSERT(s->owner < g->lim.n_rank);
+        g->rank_tok[s->owner] += s->n_tok;
+        if (s->n_tok < g->lim.n_rank || s->pos + s->n_tok > g->lim.n_spread ||
+            s->n_save > LG_SPREAD_MAX_SAVE || s->n_out > 1 || (q && s->n_tok <= q->n_tok))
+            continue;
+        q = s;
+        g->divided = i;
+    }
+    if (q && (g->how.divide == LG_DIVIDE_OFF || g->lim.n_rank < 2 ||
+              (g->how.divide == LG_DIVIDE_AUTO && !pays(g, q, b->n_tok))))
+        g->divided = UINT32_MAX;
+    for (uint32_t i = 0; i < b->n_seq; i++)
+        if (i != g->divided) forget(g, b->seq[i].owner, b->seq[i].slot);
+    if (g->divided == UINT32_MAX) return;
+    g->spread =
+        (lg_batch_spread){q->owner, q->pos, q->n_tok, !is_kept(g, q), q->save, q->n_save};
+    g->rank_tok[q->owner] -= q->n_tok;
+    for (uint32_t r = 0; r < g->lim.n_rank; r++)
+        g->rank_tok[r] += share_of(g, q->owner, r, q->n_tok);
+    if (g->n_divided) (*g->n_divided)++;
+    g->kept_owner = q->owner;
+    g->kept_slot = q->slot;
+    g->kept_pos = q->pos + q->n_tok;
+}
+
+/* Orders for all members; the divided sequence is the last one of each. */
 static void make_orders(leader *g, const lg_batch *b) {
     for (uint32_t i = 0; i < b->n_seq; i++)
         if (b->seq[i].owner) tell(g, b->seq[i].owner, &b->seq[i]);
     for (uint32_t i = 0; i < b->n_seq; i++) {
         uint32_t r = b->seq[i].owner;
-        if (!r) continue;
+        if (!r || i == g->divided) continue;
         g->member[r].seq_at[g->member[r].out.n_seq] = i;
-        lg_order_seq(&g->member[r].out, b, i);
+        lg_order_seq(&g->member[r].out, b, i, NULL, &g->lim);
     }
+    for (uint32_t r = 1; r < g->lim.n_rank && g->divided != UINT32_MAX; r++) {
+        lg_order_limit lim = g->lim;
+        lim.rank = r;
+        g->member[r].seq_at[g->member[r].out.n_seq] = g->divided;
+        lg_order_seq(&g->member[r].out, b, g->divided, &g->spread, &lim);
+    }
+}
+
+/* Append a sequence, or rows first .. first + n - 1 of it, to this rank's batch. */
+static void add_own(leader *g, const lg_batch *b, uint32_t i, uint32_t first, uint32_t n,
+                    lg_batch *own) {
+    lg_batch_seq *q = &g->seq[own->n_seq];
+    uint32_t n_page = pages_of(b->seq[i].pos + b->seq[i].n_tok);
+    *q = b->seq[i];
+    memcpy(g->tok + own->n_tok, b->tok + q->tok0 + first, n * sizeof *g->tok);
+    for (uint32_t p = 0; p < n_page; p++)
+        g->page[own->n_page + p] = q->owner ? g->lim.n_page + p : b->page[q->page0 + p];
+    q->pos += first;
+    q->n_tok = n;
+    q->tok0 = own->n_tok;
+    q->page0 = own->n_page;
+    own->n_tok += n;
+    own->n_page += n_page;
+    g->seq_at[own->n_seq++] = i;
 }
 
 /* This rank's own part of the batch. */
 static void own_part(leader *g, const lg_batch *b, lg_batch *own) {
     *own = (lg_batch){.tok = g->tok, .seq = g->seq, .page = g->page, .rank_tok = g->rank_tok};
-    for (uint32_t i = 0; i < b->n_seq; i++) {
-        if (b->seq[i].owner) continue;
-        lg_batch_seq *q = &g->seq[own->n_seq];
-        uint32_t n_page = pages_of(b->seq[i].pos + b->seq[i].n_tok);
-        *q = b->seq[i];
-        q->tok0 = own->n_tok;
-        q->page0 = own->n_page;
-        memcpy(g->tok + own->n_tok, b->tok + b->seq[i].tok0, q->n_tok * sizeof *g->tok);
-        memcpy(g->page + own->n_page, b->page + b->seq[i].page0, n_page * sizeof *g->page);
-        own->n_tok += q->n_tok;
-        own->n_page += n_page;
-        g->seq_at[own->n_seq++] = i;
-    }
+    for (uint32_t i = 0; i < b->n_seq; i++)
+        if (b->seq[i].owner == 0 && i != g->divided) add_own(g, b, i, 0, b->seq[i].n_tok, own);
+    if (g->divided == UINT32_MAX) return;
+    uint32_t n = g->spread.n_tok, p = lg_spread_place(g->spread.owner, g->lim.n_rank, 0);
+    add_own(g, b, g->divided, lg_spread_part(n, g->lim.n_rank, p),
+            share_of(g, g->spread.owner, 0, n), own);
+    lg_batch_seq *q = &g->seq[own->n_seq - 1];
+    q->save = NULL;
+    q->n_save = 0;
+    own->spread = &g->spread;
+    if (q->owner == 0) return;
+    q->slot = g->lim.n_slot;
+    q->n_out = 0;
+    q->sampler = NULL;
 }
 
-static void take_sampled(const lg_batch *b, const uint32_t *seq_at, uint32_t n,
+/* What was sampled for a rank's own sequences. */
+static void take_sampled(const lg_batch *b, uint32_t rank, const uint32_t *seq_at, uint32_t n,
                          const lg_sampled *from, lg_sampled *to) {
-    for (uint32_t k = 0; k < n; k++)
-        if (b->seq[seq_at[k]].sampler) to[seq_at[k]] = from[k];
+    for (uint32_t k = 0; k < n; k++) {
+        const lg_batch_seq *q = &b->seq[seq_at[k]];
+        if (q->sampler && q->owner == rank) to[seq_at[k]] = from[k];
+    }
 }
 
 static lg_status fetch_reply(leader *g, uint32_t r, const lg_batch *b, lg_sampled *sampled) {
@@ -290,7 +418,7 @@ static lg_status fetch_reply(leader *g, uint32_t r, const lg_batch *b, lg_sample
     if (st != LG_OK)
         return lg_comm_lose(g->comm, "rank %u could not run step %u: %s", r, g->step,
                             lg_status_name(st));
-    take_sampled(b, m->seq_at, n, m->sampled, sampled);
+    take_sampled(b, r, m->seq_at, n, m->sampled, sampled);
     lg_order_begin(&m->out, &g->lim);
     return LG_OK;
 }
@@ -299,11 +427,7 @@ lg_status lg_leader_step(lg_backend *be, const lg_batch *batch, lg_step_out *out
     leader *g = of(be);
     lg_batch own;
     g->comm->step = ++g->step;
-    memset(g->rank_tok, 0, sizeof g->rank_tok);
-    for (uint32_t i = 0; i < batch->n_seq; i++) {
-        LG_ASSERT(batch->seq[i].owner < g->lim.n_rank);
-        g->rank_tok[batch->seq[i].owner] += batch->seq[i].n_tok;
-    }
+    choose_divided(g, batch);
     make_orders(g, batch);
     lg_comm_at(g->comm, "order", 0);
     for (uint32_t r = 1; r < g->lim.n_rank; r++) {
@@ -316,7 +440,7 @@ lg_status lg_leader_step(lg_backend *be, const lg_batch *batch, lg_step_out *out
     own_part(g, batch, &own);
     lg_step_out mine = {.sampled = g->sampled};
     if (lg_backend_step(g->own, &own, &mine) != LG_OK) return LG_E_BACKEND;
-    take_sampled(batch, g->seq_at, own.n_seq, g->sampled, out->sampled);
+    take_sampled(batch, 0, g->seq_at, own.n_seq, g->sampled, out->sampled);
     lg_comm_at(g->comm, "reply", 0);
     for (uint32_t r = 1; r < g->lim.n_rank; r++)
         if (fetch_reply(g, r, batch, out->sampled) != LG_OK) return LG_E_BACKEND;

@@ -15,7 +15,7 @@ typedef struct member {
     uint32_t *word;               /* [lg_order_max_words] */
     uint32_t *reply;
     lg_order_in in;
-    lg_sampled *sampled; /* [n_slot] */
+    lg_sampled *sampled; /* [n_slot + 1] */
     lg_comm_req recv, send;
     void *block;
 } member;
@@ -25,12 +25,14 @@ static void carve(lg_arena *a, const lg_order_limit *l, member *m) {
     lg_order_in *p = &m->in;
     m->word = lg_arena_take(a, lg_order_max_words(l), u);
     m->reply = lg_arena_take(a, lg_order_reply_words(l), u);
-    m->sampled = lg_arena_take(a, l->n_slot, sizeof *m->sampled);
-    p->seq = lg_arena_take(a, l->n_slot, sizeof *p->seq);
-    p->sampler = lg_arena_take(a, l->n_slot, sizeof *p->sampler);
+    size_t n_seq = (size_t)l->n_slot + 1; /* one may be a part of another rank's */
+    m->sampled = lg_arena_take(a, n_seq, sizeof *m->sampled);
+    p->seq = lg_arena_take(a, n_seq, sizeof *p->seq);
+    p->sampler = lg_arena_take(a, n_seq, sizeof *p->sampler);
     p->tok = lg_arena_take(a, l->max_tok, u);
-    p->page = lg_arena_take(a, l->n_slot * n_page, u);
-    p->save = lg_arena_take(a, l->n_snap, sizeof *p->save);
+    p->page = lg_arena_take(
+        a, l->n_slot * n_page + ((size_t)l->n_spread + LG_PAGE_TOK - 1) / LG_PAGE_TOK, u);
+    p->save = lg_arena_take(a, (size_t)l->n_snap + LG_SPREAD_MAX_SAVE, sizeof *p->save);
     p->seen = lg_arena_take(a, l->n_slot, sizeof *p->seen);
     p->slot = lg_arena_take(a, l->n_slot, sizeof *p->slot);
     for (uint32_t i = 0; i < l->n_slot; i++) {

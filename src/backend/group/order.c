@@ -11,6 +11,8 @@
 
 enum { F_SAMPLE = 1, F_IGNORE_EOS = 2 };
 
+#define N_DIVIDED 7 /* word of the head */
+
 static uint32_t pages_of(uint32_t n_tok) {
     return (n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
 }
@@ -24,17 +26,18 @@ void lg_order_limit_of(const lg_config *cfg, const lg_backend_opt *opt, uint32_t
                             .n_page = opt->n_page,
                             .max_tok = opt->max_tok,
                             .n_ctx = opt->n_ctx,
-                            .n_vocab = cfg->n_vocab};
+                            .n_vocab = cfg->n_vocab,
+                            .n_spread = opt->n_spread};
 }
 
 size_t lg_order_max_words(const lg_order_limit *l) {
     return LG_ORDER_HEAD + (size_t)l->n_rank + LG_ORDER_CMD +
-           (size_t)l->n_slot * (LG_ORDER_SEQ + pages_of(l->n_ctx)) + l->max_tok +
-           2 * (size_t)l->n_snap;
+           ((size_t)l->n_slot + 1) * (LG_ORDER_SEQ + pages_of(l->n_ctx)) + l->max_tok +
+           2 * ((size_t)l->n_snap + LG_SPREAD_MAX_SAVE);
 }
 
 size_t lg_order_reply_words(const lg_order_limit *l) {
-    return 4 + (size_t)l->n_slot * LG_ORDER_SAMPLED;
+    return 4 + ((size_t)l->n_slot + 1) * LG_ORDER_SAMPLED;
 }
 
 /* ---- writing ---- */
@@ -42,6 +45,7 @@ size_t lg_order_reply_words(const lg_order_limit *l) {
 void lg_order_begin(lg_order_out *o, const lg_order_limit *lim) {
     o->n_word = LG_ORDER_HEAD + lim->n_rank;
     o->n_cmd_word = o->n_seq = 0;
+    o->divided = false;
 }
 
 bool lg_order_cmd(lg_order_out *o, lg_cmd op, uint32_t a, uint32_t b, uint32_t c,
@@ -82,9 +86,13 @@ static void put_sampler(uint32_t *w, const lg_sampler *s) {
     w[13] = (uint32_t)p->n_top;
 }
 
-void lg_order_seq(lg_order_out *o, const lg_batch *b, uint32_t i) {
+void lg_order_seq(lg_order_out *o, const lg_batch *b, uint32_t i, const lg_batch_spread *spread,
+                  const lg_order_limit *lim) {
     const lg_batch_seq *q = &b->seq[i];
     uint32_t *w = o->word + o->n_word, n_page = pages_of(q->pos + q->n_tok);
+    LG_ASSERT(!o->divided);
+    o->divided = spread != NULL;
+    if (spread && spread->owner != lim->rank) n_page = 0;
     memset(w, 0, LG_ORDER_SEQ * sizeof *w);
     w[0] = q->slot;
     w[1] = q->pos;
@@ -92,6 +100,8 @@ void lg_order_seq(lg_order_out *o, const lg_batch *b, uint32_t i) {
     w[3] = q->n_out;
     w[4] = n_page;
     w[5] = q->n_save;
+    w[6] = spread ? spread->owner : 0;
+    w[7] = spread && spread->fresh;
     if (q->sampler) put_sampler(w + 8, q->sampler);
     o->n_word += LG_ORDER_SEQ;
     o->n_seq++;
@@ -103,9 +113,9 @@ void lg_order_seq(lg_order_out *o, const lg_batch *b, uint32_t i) {
 
 void lg_order_end(lg_order_out *o, lg_order_kind kind, uint32_t step, const uint32_t *rank_tok,
                   const lg_order_limit *lim) {
-    const uint32_t head[LG_ORDER_HEAD] = {
-        LG_ORDER_MAGIC, (uint32_t)kind, step,        o->n_word,
-        o->n_cmd_word,  o->n_seq,       lim->n_rank, 0};
+    const uint32_t head[LG_ORDER_HEAD] = {LG_ORDER_MAGIC, (uint32_t)kind, step,
+                                          o->n_word,      o->n_cmd_word,  o->n_seq,
+                                          lim->n_rank,    o->divided};
     memcpy(o->word, head, sizeof head);
     if (rank_tok)
         memcpy(o->word + LG_ORDER_HEAD, rank_tok, lim->n_rank * sizeof *rank_tok);
@@ -137,10 +147,12 @@ static lg_status read_head(reader *r, size_t n_bytes) {
     EXPECT(r, w[0] == LG_ORDER_MAGIC && w[3] == n_bytes / sizeof *w && n_bytes % sizeof *w == 0,
            "not an order of this length");
     EXPECT(r, w[1] >= LG_ORDER_NOTE && w[1] <= LG_ORDER_QUIT, "unknown kind");
-    EXPECT(r, w[6] == r->lim->n_rank && w[7] == 0, "another number of ranks");
+    EXPECT(r, w[6] == r->lim->n_rank, "another number of ranks");
+    EXPECT(r, w[N_DIVIDED] <= (r->lim->n_spread > 0) && w[N_DIVIDED] <= w[5],
+           "a divided sequence that there is not");
     r->n = w[3];
     r->at = LG_ORDER_HEAD + r->lim->n_rank;
-    EXPECT(r, w[4] <= r->n - r->at && w[5] <= r->lim->n_slot, "counts");
+    EXPECT(r, w[4] <= r->n - r->at && w[5] <= r->lim->n_slot + w[N_DIVIDED], "counts");
     EXPECT(r, w[1] == LG_ORDER_STEP || w[5] == 0, "sequences without a step");
     uint32_t total = 0;
     for (uint32_t i = 0; i < r->lim->n_rank; i++) {
@@ -251,67 +263,126 @@ static lg_status read_sampler(reader *r, const uint32_t *w, const lg_batch_seq *
     return LG_OK;
 }
 
-/* The rows of a sequence: ids, pages, snapshots. */
-static lg_status read_rows(reader *r, lg_batch_seq *q, uint32_t n_page, uint32_t *n_save) {
+/* Snapshots of a sequence, after its pages. */
+static lg_status read_saves(reader *r, lg_batch_seq *q, const uint32_t *save, bool here,
+                            uint32_t *n_save) {
     lg_order_in *p = r->p;
-    lg_batch *b = &p->batch;
-    const uint32_t *tok = r->w + r->at, *page = tok + q->n_tok, *save = page + n_page;
-    lg_order_slot *slot = &p->slot[q->slot];
-    for (uint32_t i = 0; i < q->n_tok; i++) EXPECT(r, tok[i] < r->lim->n_vocab, "unknown id");
-    for (uint32_t i = 0; i < n_page; i++)
-        EXPECT(r, page[i] < r->lim->n_page, "a page that there is not");
+    uint32_t most = r->lim->n_snap + (here ? 0 : LG_SPREAD_MAX_SAVE);
     q->save = p->save + *n_save;
     for (uint32_t i = 0, low = 1; i < q->n_save; i++) {
         lg_batch_save s = {save[2 * i], save[2 * i + 1]};
         EXPECT(r,
                s.n_row >= low && s.n_row <= q->n_tok && s.snap < r->lim->n_snap &&
-                   *n_save < r->lim->n_snap,
+                   *n_save < most,
                "snapshots of a sequence");
         low = s.n_row + 1;
         p->save[(*n_save)++] = s;
     }
-    if (q->pos == 0) slot->n_known = 0;
-    memcpy(slot->ids + q->pos, tok, q->n_tok * sizeof *tok);
-    if (q->pos <= slot->n_known && slot->n_known < q->pos + q->n_tok)
-        slot->n_known = q->pos + q->n_tok;
-    memcpy(p->tok + b->n_tok, tok, q->n_tok * sizeof *tok);
-    memcpy(p->page + b->n_page, page, n_page * sizeof *page);
-    b->n_tok += q->n_tok;
-    b->n_page += n_page;
+    return LG_OK;
+}
+
+/* The rows of a sequence: ids, pages, snapshots.  here: its slot and pages are this rank's. */
+static lg_status read_rows(reader *r, lg_batch_seq *q, uint32_t n_page, bool here,
+                           uint32_t *n_save) {
+    lg_order_in *p = r->p;
+    const uint32_t *tok = r->w + r->at, *page = tok + q->n_tok;
+    for (uint32_t i = 0; i < q->n_tok; i++) EXPECT(r, tok[i] < r->lim->n_vocab, "unknown id");
+    for (uint32_t i = 0; i < n_page; i++)
+        EXPECT(r, page[i] < r->lim->n_page, "a page that there is not");
+    LG_TRY(read_saves(r, q, page + n_page, here, n_save));
+    if (here) {
+        lg_order_slot *slot = &p->slot[q->slot];
+        if (q->pos == 0) slot->n_known = 0;
+        memcpy(slot->ids + q->pos, tok, q->n_tok * sizeof *tok);
+        if (q->pos <= slot->n_known && slot->n_known < q->pos + q->n_tok)
+            slot->n_known = q->pos + q->n_tok;
+        memcpy(p->page + p->batch.n_page, page, n_page * sizeof *page);
+        p->batch.n_page += n_page;
+    }
     r->at += q->n_tok + n_page + 2 * q->n_save;
     return LG_OK;
 }
 
-static lg_status read_seq(reader *r, uint32_t i, uint32_t *n_save) {
+/* Rows first .. first + n - 1 of a sequence become the batch's. */
+static lg_status take_rows(reader *r, lg_batch_seq *q, const uint32_t *tok, uint32_t first,
+                           uint32_t n) {
+    lg_batch *b = &r->p->batch;
+    EXPECT(r, n >= 1 && n <= r->lim->max_tok - b->n_tok, "rows of a sequence");
+    memcpy(r->p->tok + b->n_tok, tok + first, n * sizeof *tok);
+    q->pos += first;
+    q->n_tok = n;
+    b->n_tok += n;
+    return LG_OK;
+}
+
+/* A divided sequence: this rank's part of it. */
+static lg_status divide(reader *r, lg_batch_seq *q, const uint32_t *w, const uint32_t *tok) {
     const lg_order_limit *l = r->lim;
-    const uint32_t *w = r->w + r->at;
     lg_order_in *p = r->p;
-    lg_batch *b = &p->batch;
+    p->spread = (lg_batch_spread){w[6], q->pos, q->n_tok, w[7] != 0, q->save, q->n_save};
+    p->batch.spread = &p->spread;
+    q->n_save = 0;
+    q->save = NULL;
+    if (w[6] != l->rank) {
+        q->slot = l->n_slot;
+        q->n_out = 0;
+        for (uint32_t i = 0; i < pages_of(q->pos + q->n_tok); i++)
+            p->page[p->batch.n_page++] = l->n_page + i;
+    }
+    uint32_t place = lg_spread_place(w[6], l->n_rank, l->rank), n = q->n_tok;
+    uint32_t first = lg_spread_part(n, l->n_rank, place);
+    return take_rows(r, q, tok, first, lg_spread_part(n, l->n_rank, place + 1) - first);
+}
+
+static lg_status check_seq(const reader *r, const uint32_t *w, const lg_batch_seq *q,
+                           bool divided, bool here) {
+    const lg_order_limit *l = r->lim;
+    if (here) {
+        EXPECT(r, q->slot < l->n_slot && !r->p->seen[q->slot],
+               "a slot that there is not, or twice");
+        r->p->seen[q->slot] = true;
+    }
+    EXPECT(r,
+           q->n_tok >= 1 && q->n_tok <= l->max_tok && q->pos <= l->n_ctx &&
+               q->n_tok <= l->n_ctx - q->pos,
+           "rows of a sequence");
+    EXPECT(r,
+           q->n_out <= 1 && w[4] == (here ? pages_of(q->pos + q->n_tok) : 0) &&
+               q->n_save <= q->n_tok,
+           "a sequence's counts");
+    if (!divided) return LG_OK;
+    EXPECT(r,
+           w[6] < l->n_rank && w[7] <= 1 && q->n_save <= LG_SPREAD_MAX_SAVE &&
+               q->pos + q->n_tok <= l->n_spread,
+           "a divided sequence");
+    return LG_OK;
+}
+
+static lg_status read_seq(reader *r, uint32_t i, bool divided, uint32_t *n_save) {
+    lg_order_in *p = r->p;
     EXPECT(r, r->n - r->at >= LG_ORDER_SEQ, "half a sequence");
+    const uint32_t *w = r->w + r->at;
+    bool here = !divided || w[6] == r->lim->rank;
     lg_batch_seq *q = &p->seq[i];
     *q = (lg_batch_seq){.slot = w[0],
                         .pos = w[1],
                         .n_tok = w[2],
-                        .tok0 = b->n_tok,
-                        .page0 = b->n_page,
+                        .tok0 = p->batch.n_tok,
+                        .page0 = p->batch.n_page,
                         .n_out = w[3],
                         .n_save = w[5]};
-    EXPECT(r, q->slot < l->n_slot && !p->seen[q->slot], "a slot that there is not, or twice");
-    p->seen[q->slot] = true;
-    EXPECT(r,
-           q->n_tok >= 1 && q->n_tok <= l->max_tok - b->n_tok && q->pos <= l->n_ctx &&
-               q->n_tok <= l->n_ctx - q->pos,
-           "rows of a sequence");
-    EXPECT(r, q->n_out <= 1 && w[4] == pages_of(q->pos + q->n_tok) && q->n_save <= q->n_tok,
-           "a sequence's counts");
+    LG_TRY(check_seq(r, w, q, divided, here));
     r->at += LG_ORDER_SEQ;
     EXPECT(r, r->n - r->at >= (uint64_t)q->n_tok + w[4] + 2 * (uint64_t)q->n_save,
            "half the rows of a sequence");
-    LG_TRY(read_rows(r, q, w[4], n_save));
-    if (!(w[8] & F_SAMPLE)) return LG_OK;
-    EXPECT(r, q->n_out == 1, "a sampler without logits");
-    q->sampler = &p->sampler[i];
-    return read_sampler(r, w + 8, q, &p->sampler[i]);
+    const uint32_t *tok = r->w + r->at;
+    LG_TRY(read_rows(r, q, w[4], here, n_save));
+    if (here && w[8] & F_SAMPLE) {
+        EXPECT(r, q->n_out == 1, "a sampler without logits");
+        q->sampler = &p->sampler[i];
+        LG_TRY(read_sampler(r, w + 8, q, &p->sampler[i]));
+    }
+    return divided ? divide(r, q, w, tok) : take_rows(r, q, tok, 0, q->n_tok);
 }
 
 lg_status lg_order_read(lg_order_in *p, const uint32_t *word, size_t n_bytes,
@@ -322,7 +393,8 @@ lg_status lg_order_read(lg_order_in *p, const uint32_t *word, size_t n_bytes,
     LG_TRY(read_head(&r, n_bytes));
     LG_TRY(read_cmds(&r));
     memset(p->seen, 0, lim->n_slot * sizeof *p->seen);
-    for (uint32_t i = 0; i < word[5]; i++) LG_TRY(read_seq(&r, i, &n_save));
+    for (uint32_t i = 0; i < word[5]; i++)
+        LG_TRY(read_seq(&r, i, i + 1 == word[5] && word[N_DIVIDED], &n_save));
     p->batch.n_seq = word[5];
     EXPECT(&r, r.at == r.n, "words left over");
     EXPECT(&r, p->kind != LG_ORDER_STEP || p->batch.n_tok == p->batch.rank_tok[lim->rank],
