@@ -609,8 +609,7 @@ int main(void) {
         cmocka_unit_test(test_bundled_bits),   cmocka_unit_test(test_other_sums),
         cmocka_unit_test(test_idle_patterns),  cmocka_unit_test(test_kept_in_files),
         cmocka_unit_test(test_a_rank_is_lost), cmocka_unit_test(test_dense_is_refused),
-        cmocka_unit_test(test_divided),
-        cmocka_unit_test(test_divided_where_it_pays),
+        cmocka_unit_test(test_divided),        cmocka_unit_test(test_divided_where_it_pays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
