@@ -400,6 +400,8 @@ static void *deserialize(void *args) {
     is(a->client, CLIENT);
     if (getenv("LG_FAKE_PJRT") && strstr(getenv("LG_FAKE_PJRT"), "noread"))
         return fail(12, "Not implemented.");
+    if (getenv("LG_FAKE_PJRT") && strstr(getenv("LG_FAKE_PJRT"), "stale"))
+        return fail(9, "The program is of another version.");
     return compile_text(&p, "123456", 6, LOADED, &a->loaded);
 }
 

@@ -3,6 +3,7 @@
 #include "fake_pjrt.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -381,8 +382,8 @@ static int find_file(const char *dir, char *to, size_t size) {
     return n;
 }
 
-static void through(lg_pjrt_cache *k, lg_pjrt_client *c, uint32_t hits, uint32_t misses) {
-    static const char text[] = "fake results=2 tied=1";
+static void through_text(lg_pjrt_cache *k, lg_pjrt_client *c, const char *text, uint32_t hits,
+                         uint32_t misses) {
     lg_err err;
     lg_pjrt_exe *e;
     assert_int_equal(lg_pjrt_cache_compile(k, c, text, strlen(text), &one, &e, &err), LG_OK);
@@ -390,6 +391,10 @@ static void through(lg_pjrt_cache *k, lg_pjrt_client *c, uint32_t hits, uint32_t
     assert_int_equal(k->n_hit, hits);
     assert_int_equal(k->n_miss, misses);
     lg_pjrt_exe_close(&e);
+}
+
+static void through(lg_pjrt_cache *k, lg_pjrt_client *c, uint32_t hits, uint32_t misses) {
+    through_text(k, c, "fake results=2 tied=1", hits, misses);
 }
 
 static void test_cache(void **state) {
@@ -442,6 +447,89 @@ static void test_cache(void **state) {
     assert_int_equal(alive(), 0);
 }
 
+/* A file that the plugin does not take is made again; three, and none that it takes, end it. */
+static void test_cache_stale(void **state) {
+    (void)state;
+    char dir[] = "/tmp/lignum-pjrt-XXXXXX", file[512];
+    assert_non_null(mkdtemp(dir));
+    lg_pjrt_plugin *p = open_plugin("");
+    lg_pjrt_client *c = open_client(p);
+    lg_diag_set_level(LG_LOG_ERROR);
+    lg_pjrt_cache k = {.dir = dir}, l = {.dir = dir};
+    through(&k, c, 0, 1);
+    through(&k, c, 1, 1);
+    setenv("LG_FAKE_PJRT", "stale", 1);
+    through(&k, c, 1, 2);
+    for (uint32_t i = 0; i < 5; i++) through(&k, c, 1, 3 + i);
+    assert_false(k.refused); /* it has read one */
+    setenv("LG_FAKE_PJRT", "", 1);
+    through(&k, c, 2, 7);
+    setenv("LG_FAKE_PJRT", "stale", 1);
+    for (uint32_t i = 1; i <= LG_PJRT_CACHE_UNREAD; i++) {
+        through(&l, c, 0, i);
+        assert_true(l.refused == (i == LG_PJRT_CACHE_UNREAD));
+        assert_int_equal(find_file(dir, file, sizeof file), 1);
+    }
+    through(&l, c, 0, LG_PJRT_CACHE_UNREAD);
+    setenv("LG_FAKE_PJRT", "", 1);
+    unlink(file);
+    rmdir(dir);
+    lg_pjrt_client_close(&c);
+    lg_pjrt_plugin_close(&p);
+}
+
+/* When the folder is full, what was not used for the longest time goes, and nothing else in it. */
+static void test_cache_limit(void **state) {
+    (void)state;
+    static const char *const text[3] = {"fake results=2 tied=1", "fake results=2 tied=1 ",
+                                        "fake results=2 tied=1  "};
+    char dir[] = "/tmp/lignum-pjrt-XXXXXX", file[512], name[2][512];
+    assert_non_null(mkdtemp(dir));
+    lg_pjrt_plugin *p = open_plugin("");
+    lg_pjrt_client *c = open_client(p);
+    lg_diag_set_level(LG_LOG_ERROR);
+    lg_pjrt_cache k = {.dir = dir, .limit_bytes = 200}; /* a file has about 91 */
+    struct timespec old[2] = {{100, 0}, {100, 0}}, older[2] = {{50, 0}, {50, 0}};
+    through_text(&k, c, text[0], 0, 1);
+    find_file(dir, name[0], sizeof name[0]);
+    assert_int_equal(utimensat(AT_FDCWD, name[0], old, 0), 0);
+    snprintf(file, sizeof file, "%s/notes.txt", dir);
+    FILE *f = fopen(file, "w");
+    assert_non_null(f);
+    fprintf(f, "%0300d", 7);
+    fclose(f);
+    assert_int_equal(utimensat(AT_FDCWD, file, older, 0), 0);
+    through_text(&k, c, text[1], 0, 2);
+    assert_int_equal(access(name[0], F_OK), 0);
+    through_text(&k, c, text[0], 1,
+                 2); /* used: now the other one is older, once its time says so */
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        if (strstr(e->d_name, ".pjrt") && !strstr(name[0], e->d_name)) {
+            snprintf(name[1], sizeof name[1], "%s/%s", dir, e->d_name);
+            assert_int_equal(utimensat(AT_FDCWD, name[1], old, 0), 0);
+        }
+    closedir(d);
+    through_text(&k, c, text[2], 1, 3);
+    assert_int_equal(access(name[0], F_OK), 0);
+    assert_int_not_equal(access(name[1], F_OK), 0);
+    assert_int_equal(access(file, F_OK), 0);
+    through_text(&k, c, text[2], 2, 3);
+    through_text(&k, c, text[1], 2, 4); /* it is compiled again */
+    /* One that is larger than the limit alone stays alone. */
+    k.limit_bytes = 1;
+    through_text(&k, c, "fake results=2 tied=0", 2, 5);
+    through_text(&k, c, "fake results=2 tied=0", 3, 5);
+    unlink(file);
+    assert_int_equal(find_file(dir, file, sizeof file), 1);
+    unlink(file);
+    assert_int_equal(rmdir(dir), 0);
+    lg_pjrt_client_close(&c);
+    lg_pjrt_plugin_close(&p);
+    assert_int_equal(alive(), 0);
+}
+
 /* ---- the text of --device ---- */
 
 static void device_refused(const char *options, lg_status want, const char *message) {
@@ -460,7 +548,9 @@ static void test_device(void **state) {
     lg_err err;
     lg_pjrt_device *d;
     setenv("LG_FAKE_PJRT", "", 1);
-    snprintf(spec, sizeof spec, "pjrt:%s,weights=f32,count=2,devices=3,programs=/x,mixed=false",
+    snprintf(spec, sizeof spec,
+             "pjrt:%s,weights=f32,count=2,devices=3,programs=/x,"
+             "programs_mib=3,loaded=5,mixed=false",
              path);
     assert_true(lg_pjrt_device_is(spec) && !lg_pjrt_device_is("cpu"));
     assert_int_equal(lg_pjrt_device_open(spec, &d, &err), LG_OK);
@@ -468,6 +558,8 @@ static void test_device(void **state) {
     assert_int_equal(d->state, LG_PJRT_F32);
     assert_int_equal(d->n, 3);
     assert_int_equal(d->grow, 2);
+    assert_int_equal(d->loaded, 5);
+    assert_int_equal(d->cache.limit_bytes, 3 << 20);
     assert_false(d->mixed);
     assert_string_equal(d->cache.dir, "/x");
     assert_int_equal(lg_pjrt_device_memory(d), 345);
@@ -567,6 +659,8 @@ int main(void) {
         cmocka_unit_test(test_buffer_errors),
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_cache_stale),
+        cmocka_unit_test(test_cache_limit),
         cmocka_unit_test(test_device),
         cmocka_unit_test(test_likely_sizes),
         cmocka_unit_test(test_no_memory),

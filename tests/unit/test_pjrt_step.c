@@ -355,6 +355,20 @@ static void test_warm(void **state) {
     m.be = before;
 }
 
+/* Room for two programs only: what goes is there again when it is needed, and results stay right. */
+static void test_loaded(void **state) {
+    (void)state;
+    NEEDS_PLUGIN
+    static const uint32_t chunk[] = {1, 4, 16, 64};
+    lg_pjrt_be *be = lg_pjrt_be_of(m.be);
+    uint64_t before = be->n_compiled;
+    for (uint32_t i = 0; i < 2 * LG_COUNT(chunk); i++) {
+        run_prompt("p65", chunk[i % LG_COUNT(chunk)], 1);
+        assert_true(be->n_program > 0 && be->n_program <= 2);
+    }
+    assert_true(be->n_compiled - before >= 6); /* three sizes and more, twice */
+}
+
 /* Open the first n_device of as many. */
 static int start(uint32_t n_device) {
     lg_err err;
@@ -398,12 +412,24 @@ static int run_warm(const char *name) {
     return cmocka_run_group_tests_name("programs ahead", tests, open_model, close_model);
 }
 
+static int run_loaded(const char *name) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loaded)};
+    uint32_t loaded = device ? device->loaded : 0;
+    m.name = name;
+    if (device) device->loaded = 2;
+    int failed = cmocka_run_group_tests_name("two programs", tests, open_model, close_model);
+    if (device) device->loaded = loaded;
+    return failed;
+}
+
 int main(int argc, char **argv) {
     int failed = start(1);
     for (size_t i = 0; i < LG_COUNT(models); i++)
         if (!failed && (argc < 2 || strcmp(argv[1], models[i]) == 0))
             failed = run_model(models[i]);
     if (!failed && (argc < 2 || strcmp(argv[1], "warm") == 0)) failed = run_warm("tiny-dense");
+    if (!failed && (argc < 2 || strcmp(argv[1], "loaded") == 0))
+        failed = run_loaded("tiny-dense");
     lg_pjrt_device_close(&device);
     if (!failed && (argc < 2 || strcmp(argv[1], "devices") == 0)) {
         failed = start(2) || run_devices("tiny-moe");

@@ -14,6 +14,7 @@
  * program's.  Snapshots are more rows of the state pools.
  * A program is compiled when its sizes are met first (or read from a file, cache.c), those of likely sizes at open; then memory is
  * taken, otherwise a step takes none.
+ * There are as many as `loaded` says: for one more, the one that was not used for the longest time goes.
  * Thread: engine; get_ and put_ from another one beside it, under `lock`.  Test: tests/unit/test_pjrt_step.c */
 #ifndef LG_BACKEND_PJRT_BE_H
 #define LG_BACKEND_PJRT_BE_H
@@ -42,6 +43,7 @@ typedef struct lg_pjrt_device {
     uint32_t grow;   /* programs' sizes grow by this factor */
     uint32_t warm_s; /* seconds for compiling programs at open */
     bool warm_given;
+    uint32_t loaded; /* programs in memory at most */
     const lg_weights *
         source; /* to load, where the weights that a backend is opened on are shapes alone; NULL: those */
     lg_pjrt_cache cache;
@@ -56,6 +58,8 @@ typedef struct lg_pjrt_device {
  *     experts=fp8|wide   FP8 experts of a model as they are, or as other matrices (fp8)
  *     act=bf16|fp8       rows into routed experts (as the matrices)   kv=fp8   keys and values (as --kv says)
  *     devices=N          use the first N (1)                programs=DIR      keep compiled programs there
+ *     programs_mib=N     of which at most so many MiB are kept, the last used (16384)
+ *     loaded=N           programs in memory at most, the last used (128)
  *     grow=N             2 to 8: sizes of programs (4 on a CPU, else 2)
  *     warm=SECONDS       compile likely programs at open for so long (0 on a CPU, else 300)
  *     mixed=true|false   answers and prompts in one program (false on a CPU, else true)
@@ -115,11 +119,12 @@ typedef struct lg_pjrt_be {
     lg_pjrt_buf **out;                 /* [n][most results] */
     int64_t *keep;                     /* arguments that are not given away */
     uint32_t n_keep;
-    lg_pjrt_program *program; /* list, latest first */
-    lg_pjrt_exe *unit[2][3];  /* unit.c */
-    lg_pjrt_buf **unit_arg;   /* [n][2 LG_PJRT_N_POOL + 1] */
-    lg_pjrt_buf **unit_out;   /* [n][LG_PJRT_N_POOL] */
-    int32_t *unit_at;         /* [2] */
+    lg_pjrt_program *program; /* list, the last used first */
+    uint32_t n_program;
+    lg_pjrt_exe *unit[2][3]; /* unit.c */
+    lg_pjrt_buf **unit_arg;  /* [n][2 LG_PJRT_N_POOL + 1] */
+    lg_pjrt_buf **unit_out;  /* [n][LG_PJRT_N_POOL] */
+    int32_t *unit_at;        /* [2] */
     /* one step */
     uint32_t max_seq;       /* of all owners */
     lg_pjrt_part *part;     /* [max_seq] */
@@ -165,7 +170,7 @@ lg_status lg_pjrt_layout_apply(lg_pjrt_be *be, uint32_t index, lg_pjrt_exe **exe
 
 /* ---- bucket.c ---- */
 
-/* The program for a bucket: one that is there, or compiled now. */
+/* The program for a bucket: one that is there, or compiled now.  It stays until the next call of this. */
 lg_status lg_pjrt_bucket_program(lg_pjrt_be *be, const lg_pjrt_bucket *b,
                                  lg_pjrt_program **program, lg_err *err);
 

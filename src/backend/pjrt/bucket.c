@@ -80,13 +80,26 @@ static lg_status compile(lg_pjrt_be *be, lg_pjrt_program *p, lg_err *err) {
     return st;
 }
 
+/* The program that was not used for the longest time makes room. */
+static void drop_last(lg_pjrt_be *be) {
+    lg_pjrt_program **at = &be->program;
+    while ((*at)->next) at = &(*at)->next;
+    lg_pjrt_exe_close(&(*at)->exe);
+    LG_FREE(*at);
+    be->n_program--;
+}
+
 lg_status lg_pjrt_bucket_program(lg_pjrt_be *be, const lg_pjrt_bucket *b,
                                  lg_pjrt_program **program, lg_err *err) {
-    for (lg_pjrt_program *p = be->program; p; p = p->next)
-        if (same(&p->bucket, b)) {
-            *program = p;
+    for (lg_pjrt_program **at = &be->program; *at; at = &(*at)->next)
+        if (same(&(*at)->bucket, b)) {
+            *program = *at;
+            *at = (*at)->next;
+            (*program)->next = be->program;
+            be->program = *program;
             return LG_OK;
         }
+    while (be->n_program >= be->dev->loaded) drop_last(be);
     lg_pjrt_program *p = lg_mem_alloc(sizeof *p);
     if (!p) return LG_FAIL(err, LG_E_NOMEM, "program: no memory");
     *p = (lg_pjrt_program){.bucket = *b};
@@ -100,6 +113,7 @@ lg_status lg_pjrt_bucket_program(lg_pjrt_be *be, const lg_pjrt_bucket *b,
     p->next = be->program;
     be->program = *program = p;
     be->n_compiled++;
+    be->n_program++;
     return LG_OK;
 }
 
@@ -151,7 +165,7 @@ lg_status lg_pjrt_bucket_warm(lg_pjrt_be *be, lg_err *err) {
     lg_pjrt_bucket b;
     uint32_t n = 0, more = 0;
     if (d->warm_s == 0 || be->opt.trace) return LG_OK;
-    for (; lg_pjrt_bucket_likely(&be->opt, d->grow, n, &b); n++) {
+    for (; n < d->loaded && lg_pjrt_bucket_likely(&be->opt, d->grow, n, &b); n++) {
         passed = lg_clock_us() - began;
         if (passed >= d->warm_s * UINT64_C(1000000)) break;
         LG_TRY(lg_pjrt_bucket_program(be, &b, &p, err));

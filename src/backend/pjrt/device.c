@@ -64,6 +64,13 @@ static lg_status take(lg_pjrt_device *d, const lg_pjrt_option *o, int *mixed, in
         return take_number(o, 0, 86400, &d->warm_s, err);
     }
     if (strcmp(o->name, "grow") == 0) return take_number(o, 2, 8, &d->grow, err);
+    if (strcmp(o->name, "loaded") == 0) return take_number(o, 1, 1 << 20, &d->loaded, err);
+    if (strcmp(o->name, "programs_mib") == 0) {
+        uint32_t mib = 0;
+        LG_TRY(take_number(o, 1, 1 << 30, &mib, err));
+        d->cache.limit_bytes = (uint64_t)mib << 20;
+        return LG_OK;
+    }
     if (strcmp(o->name, "programs") == 0) {
         snprintf(d->dir, sizeof d->dir, "%s", o->text);
         d->cache.dir = d->dir;
@@ -124,7 +131,8 @@ lg_status lg_pjrt_device_open(const char *spec, lg_pjrt_device **d, lg_err *err)
         return LG_FAIL(err, LG_E_ARG, "device: found '%s', expected cpu or pjrt:PATH", spec);
     lg_pjrt_device *made = lg_mem_alloc(sizeof *made);
     if (!made) return LG_FAIL(err, LG_E_NOMEM, "device: no memory");
-    *made = (lg_pjrt_device){.n = 1, .weight = LG_PJRT_BF16, .state = LG_PJRT_F32};
+    *made =
+        (lg_pjrt_device){.n = 1, .weight = LG_PJRT_BF16, .state = LG_PJRT_F32, .loaded = 128};
     lg_status st = open_all(spec, made, err);
     if (st != LG_OK)
         lg_pjrt_device_close(&made);

@@ -2,7 +2,8 @@
  *
  * In: lg_weights, the signature's WEIGHT arguments.  Out: be->arg.  A matrix is widened exactly to floats, then rounded once to
  * the type that the program wants; FP8 experts go as they are, with their scales.  Pieces of at most PIECE bytes go to every device that takes them, so the host never holds more.
- * Thread: the opening one and the pool.  Memory: one piece.  Test: tests/unit/test_pjrt_step.c */
+ * Thread: the opening one and the pool.  Memory: one piece, and a row of the embedding for each thread.
+ * Test: tests/unit/test_pjrt_step.c */
 #include "backend/pjrt/be.h"
 #include "base/num.h"
 #include "kern/dequant.h"
@@ -18,6 +19,7 @@ typedef struct sink {
     lg_pjrt_stream **stream; /* [n_dev] */
     uint32_t dev0, n_dev;
     uint8_t *room; /* PIECE bytes, or one panel's rows if that is more */
+    float *wide;   /* [threads of the pool][n_embd] */
 } sink;
 
 static lg_status put(sink *s, const void *data, size_t n_bytes, lg_err *err) {
@@ -105,15 +107,13 @@ typedef struct embedding {
     lg_pjrt_type type;
     uint32_t id0;
     uint8_t *to;
+    float *wide; /* [threads][n_embd] */
 } embedding;
 
-#define EMBED_MAX 65536
-
 static void embed_task(void *ctx, size_t task, int thread) {
-    (void)thread;
     const embedding *e = ctx;
-    float x[EMBED_MAX];
     size_t n = e->w->cfg.n_embd;
+    float *x = e->wide + (size_t)thread * n;
     lg_weights_embed(e->w, e->id0 + (uint32_t)task, x);
     for (size_t i = 0; i < n; i++) store(e->type, e->to, task * n + i, x[i]);
 }
@@ -121,13 +121,10 @@ static void embed_task(void *ctx, size_t task, int thread) {
 static lg_status put_embed(sink *s, const lg_weights *w, lg_err *err) {
     const lg_config *c = &w->cfg;
     size_t row = c->n_embd * lg_pjrt_type_bytes(s->arg->dims.type);
-    if (c->n_embd > EMBED_MAX)
-        return LG_FAIL(err, LG_E_UNSUPPORTED, "hidden_size: found %u, expected at most %d",
-                       c->n_embd, EMBED_MAX);
-    uint32_t at_once = (uint32_t)(PIECE / row);
+    uint32_t at_once = row < PIECE ? (uint32_t)(PIECE / row) : 1;
     for (uint32_t i = 0, n; i < c->n_vocab; i += n) {
         n = c->n_vocab - i < at_once ? c->n_vocab - i : at_once;
-        embedding e = {w, s->arg->dims.type, i, s->room};
+        embedding e = {w, s->arg->dims.type, i, s->room, s->wide};
         lg_pool_run(s->be->pool, n, embed_task, &e);
         LG_TRY(put(s, s->room, n * row, err));
     }
@@ -316,8 +313,11 @@ lg_status lg_pjrt_load_weights(lg_pjrt_be *be, const lg_weights *w, lg_err *err)
     size_t room = row * LG_NR * sizeof(float);
     sink s = {.be = be,
               .stream = lg_mem_calloc(n_dev, sizeof *s.stream),
-              .room = lg_mem_alloc(room > PIECE ? room : PIECE)};
-    lg_status st = s.stream && s.room ? LG_OK : LG_FAIL(err, LG_E_NOMEM, "weights: no memory");
+              .room = lg_mem_alloc(room > PIECE ? room : PIECE),
+              .wide = lg_mem_calloc((size_t)lg_pool_n_thread(be->pool) * w->cfg.n_embd,
+                                    sizeof *s.wide)};
+    lg_status st =
+        s.stream && s.room && s.wide ? LG_OK : LG_FAIL(err, LG_E_NOMEM, "weights: no memory");
     for (uint32_t a = 0; st == LG_OK && a < be->n_arg; a++) {
         s.arg = &be->sig->arg[a];
         if (s.arg->role != LG_PJRT_WEIGHT) continue;
@@ -332,5 +332,6 @@ lg_status lg_pjrt_load_weights(lg_pjrt_be *be, const lg_weights *w, lg_err *err)
     for (int i = 0; i < LG_PJRT_N_WEIGHT; i++) lg_pjrt_exe_close(&lay_out[i]);
     lg_mem_free(s.stream);
     lg_mem_free(s.room);
+    lg_mem_free(s.wide);
     return st;
 }

@@ -191,12 +191,18 @@ lg_status lg_pjrt_exe_run(lg_pjrt_exe *exe, const lg_pjrt_call *call, lg_err *er
 
 /* Where compiled programs are kept, and what came of it. */
 typedef struct lg_pjrt_cache {
-    const char *dir; /* NULL: nowhere */
-    bool refused;    /* this plugin cannot write or read programs: said once */
-    uint32_t n_hit, n_miss;
+    const char *dir;      /* NULL: nowhere */
+    uint64_t limit_bytes; /* of all files together; 0: LG_PJRT_CACHE_BYTES */
+    bool refused;         /* this plugin cannot write or read programs: said once */
+    uint32_t n_hit, n_miss, n_unread;
 } lg_pjrt_cache;
 
-/* lg_pjrt_exe_compile through the cache.  A file that does not fit or cannot be read back is replaced. */
+#define LG_PJRT_CACHE_BYTES ((uint64_t)16 << 30)
+
+/* lg_pjrt_exe_compile through the cache.  A file that does not fit or that the plugin cannot read is named, removed and made again; when
+ * LG_PJRT_CACHE_UNREAD of them could not be read and none could, or the plugin has no way to, nothing is kept any more.  After
+ * writing, the files that were not used for the longest time go until the rest is within the limit; the new one stays. */
+#define LG_PJRT_CACHE_UNREAD 3
 lg_status lg_pjrt_cache_compile(lg_pjrt_cache *k, lg_pjrt_client *c, const char *text,
                                 size_t len_bytes, const lg_pjrt_compile *how, lg_pjrt_exe **exe,
                                 lg_err *err);

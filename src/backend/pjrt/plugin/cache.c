@@ -3,10 +3,13 @@
  * A file is named by a hash of the text, the options, the plugin's build and the kind and number of devices; it holds
  * "LGPX1\n", that hash, a hash of the program's bytes, and these bytes as the plugin gave them.  They are machine code, so a folder or file
  * that others may write to is not used.  Whatever is wrong with a file is said, and it is replaced; a plugin that cannot write or read
- * programs is told about once and only compiles from then on.
+ * programs at all is told about once and only compiles from then on.  A file's time is that of its last use: when all of them are more
+ * than the limit, the oldest go.
  * Thread: any.  Memory: one program at a time.  Test: tests/unit/test_pjrt.c, tests/unit/test_pjrt_cpu.c */
 #include "backend/pjrt/plugin/call.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
@@ -118,6 +121,19 @@ static const char *check_file(const entry *e, const uint8_t *data, size_t n) {
     return NULL;
 }
 
+/* The plugin cannot read what it is given back: this file goes.  Whether no file of this plugin's can be read is decided by three. */
+static void unread(lg_pjrt_cache *k, const entry *e, lg_status st, const lg_err *err) {
+    k->n_unread++;
+    if (st == LG_E_UNSUPPORTED || (k->n_hit == 0 && k->n_unread >= LG_PJRT_CACHE_UNREAD)) {
+        lg_diag_log(LG_LOG_WARN, "kept programs cannot be used: %s", err->msg);
+        k->refused = true;
+        return;
+    }
+    lg_diag_log(LG_LOG_WARN, "%s: %s; it is removed and made again", e->path, err->msg);
+    if (unlink(e->path) != 0 && errno != ENOENT)
+        lg_diag_log(LG_LOG_WARN, "%s: %s", e->path, strerror(errno));
+}
+
 /* A program from its file; false: compile it. */
 static bool load(lg_pjrt_cache *k, lg_pjrt_client *c, const entry *e,
                  const lg_pjrt_compile *how, lg_pjrt_exe **exe) {
@@ -137,12 +153,12 @@ static bool load(lg_pjrt_cache *k, lg_pjrt_client *c, const entry *e,
         if (st == LG_OK)
             st = lg_pjrt_exe_loaded(c, a.arg.loaded, how->n_replica * how->n_partition, exe,
                                     &err);
-        if (st != LG_OK) {
-            lg_diag_log(LG_LOG_WARN, "kept programs cannot be used: %s", err.msg);
-            k->refused = true;
-        }
+        if (st != LG_OK) unread(k, e, st, &err);
     }
     lg_mem_free(data);
+    if (st == LG_OK)
+        utimensat(AT_FDCWD, e->path, NULL,
+                  0); /* its last use; only the order of removal hangs on it */
     return st == LG_OK;
 }
 
@@ -176,6 +192,60 @@ static bool write_file(const entry *e, const void *data, size_t n) {
     return ok;
 }
 
+/* ---- the limit ---- */
+
+/* A program's name, or one that is being written. */
+static bool is_program(const char *name) {
+    size_t n = 0;
+    while (isxdigit((unsigned char)name[n])) n++;
+    if (n != 2 * HASH || strncmp(name + n, ".pjrt", 5) != 0) return false;
+    return name[n + 5] == 0 || (name[n + 5] == '.' && strlen(name + n + 6) == 6);
+}
+
+/* Bytes of all programs in the folder, and the one that was not used for the longest time, but `kept`; "" when there is none. */
+static uint64_t look(DIR *d, const char *kept, char *oldest, size_t cap) {
+    struct timespec first = {0};
+    uint64_t total = 0;
+    oldest[0] = 0;
+    rewinddir(d);
+    for (struct dirent *f; (f = readdir(d));) {
+        struct stat s;
+        if (!is_program(f->d_name) ||
+            fstatat(dirfd(d), f->d_name, &s, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(s.st_mode))
+            continue;
+        total += (uint64_t)s.st_size;
+        bool older = !oldest[0] || s.st_mtim.tv_sec < first.tv_sec ||
+                     (s.st_mtim.tv_sec == first.tv_sec && s.st_mtim.tv_nsec < first.tv_nsec);
+        if (!older || strcmp(f->d_name, kept) == 0) continue;
+        first = s.st_mtim;
+        snprintf(oldest, cap, "%s", f->d_name);
+    }
+    return total;
+}
+
+static void trim(const lg_pjrt_cache *k, const entry *e) {
+    uint64_t limit = k->limit_bytes ? k->limit_bytes : LG_PJRT_CACHE_BYTES, total;
+    char oldest[256];
+    uint32_t n = 0;
+    const char *kept = strrchr(e->path, '/') + 1;
+    DIR *d = opendir(k->dir);
+    if (!d) return;
+    while ((total = look(d, kept, oldest, sizeof oldest)) > limit && oldest[0]) {
+        if (unlinkat(dirfd(d), oldest, 0) != 0 && errno != ENOENT) {
+            lg_diag_log(LG_LOG_WARN, "%s/%s: %s; kept programs stay above their limit", k->dir,
+                        oldest, strerror(errno));
+            break;
+        }
+        n++;
+    }
+    if (n)
+        lg_diag_log(LG_LOG_INFO,
+                    "%s: %u programs that were not used for the longest time removed: more "
+                    "than %llu MiB",
+                    k->dir, n, (unsigned long long)(limit >> 20));
+    closedir(d);
+}
+
 static void keep(lg_pjrt_cache *k, const entry *e, const lg_pjrt_exe *exe) {
     lg_err err;
     LG_ABI_ARGS(lg_abi_serialize, a);
@@ -188,6 +258,8 @@ static void keep(lg_pjrt_cache *k, const entry *e, const lg_pjrt_exe *exe) {
     if (!write_file(e, a.arg.bytes, a.arg.n)) {
         lg_diag_log(LG_LOG_WARN, "%s: %s; programs are not kept", k->dir, strerror(errno));
         k->refused = true;
+    } else {
+        trim(k, e);
     }
     if (a.arg.deleter) a.arg.deleter(a.arg.serialized);
 }
