@@ -54,12 +54,24 @@ INLINE __m512i twice(__m512i w) {
     return _mm512_or_si512(w, _mm512_slli_epi32(w, 16));
 }
 
+#define WORD_OF(c) c, 0x80, c, 0x80
+static const _Alignas(64) uint8_t word_of[64] = {
+    WORD_OF(0),  WORD_OF(1),  WORD_OF(2),  WORD_OF(3), WORD_OF(4),  WORD_OF(5),
+    WORD_OF(6),  WORD_OF(7),  WORD_OF(8),  WORD_OF(9), WORD_OF(10), WORD_OF(11),
+    WORD_OF(12), WORD_OF(13), WORD_OF(14), WORD_OF(15)};
+
+/* A byte of each channel as its two words. */
+INLINE __m512i words(__m128i v) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(v), load64(word_of));
+}
+
 /* ---- shift 3 ---- */
 
 INLINE void scales_q4_k(const uint8_t *g, qscale *s, qtile *t) {
     const __m128i six = _mm_set1_epi8(63), four = _mm_set1_epi8(15), top = _mm_set1_epi8(48);
-    const __m128i three = _mm_set1_epi8(7);
+    const __m512i three = _mm512_set1_epi16(7);
     __m128i sc[8], mn[8];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         const uint8_t *at = g + 64 + 16 * i;
         __m128i a = load16(at), b = load16(at + 64), c = load16(at + 128);
@@ -70,15 +82,17 @@ INLINE void scales_q4_k(const uint8_t *g, qscale *s, qtile *t) {
         sc[i + 4] = _mm_or_si128(_mm_and_si128(c, four), a2);
         mn[i + 4] = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(c, 4), four), b2);
     }
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
-        __m128i high = _mm_and_si128(_mm_srli_epi16(sc[i], 3), three);
-        store64(t->digit[i][0], twice(_mm512_cvtepu8_epi32(high)));
-        store64(t->digit[i][1], twice(_mm512_cvtepu8_epi32(_mm_and_si128(sc[i], three))));
+        __m512i v = words(sc[i]);
+        store64(t->digit[i][0], _mm512_srli_epi16(v, 3));
+        store64(t->digit[i][1], _mm512_and_si512(v, three));
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        __m512i first = _mm512_cvtepu8_epi32(mn[2 * i]);
-        __m512i second = _mm512_slli_epi32(_mm512_cvtepu8_epi32(mn[2 * i + 1]), 16);
-        store64(s->j[i], _mm512_or_si512(first, second));
+        __m128i a = mn[2 * i], b = mn[2 * i + 1];
+        __m256i two = _mm256_set_m128i(_mm_unpackhi_epi8(a, b), _mm_unpacklo_epi8(a, b));
+        store64(s->j[i], _mm512_cvtepu8_epi16(two));
     }
     halves(g, s->d);
     halves(g + 32, s->m);
@@ -90,7 +104,7 @@ INLINE void put_digits(__m512i v, __m512i high, __m512i low, qtile *t, int tile,
     store64(t->low[tile][line], _mm512_mullo_epi16(v, low));
 }
 
-NOINLINE void digits_q4_k(const uint8_t *g, int q, qscale *s, qtile *t) {
+static FORCED void digits_q4_k(const uint8_t *g, int q, qscale *s, qtile *t) {
     if (q == 0) scales_q4_k(g, s, t);
     const uint8_t *nib = g + 256 + 512 * q;
     __m512i a = load64(t->digit[2 * q][0]), b = load64(t->digit[2 * q][1]);

@@ -1,9 +1,10 @@
 /* qgemm_amx.c - integer products of block types by tiles: 16 rows times 16 channels, 64 input channels an instruction.
  *
  * Blocks of 256 are here, the others in qsmall_amx.c.  Two chains of four products over the digits of the weights (qdigit_amx.h)
- * give the integers of a block; they leave the tiles once, and are then added to the float sums as kern.h says.  While the
- * tiles of one group of rows multiply, the processor adds the sums of the one before and unpacks the weights that come next: these
- * stand between the products, in quarters.
+ * give the integers of a block; they leave the tiles once, and are then added to the float sums as kern.h says.  A step is one group
+ * of rows times one block.  Between its products, in quarters, stand what the processor does meanwhile: it stores the integers of
+ * the step before (from the other two tiles: those of this step would have to be waited for), adds those of the step before that,
+ * and unpacks weights of the block that follows.
  * Few rows go to the level beneath.  Test: tests/unit/test_qgemm.c; what else was tried: docs/EXPERIMENTS.md */
 #include "kern/amx/amx.h"
 #include "kern/amx/qdigit_amx.h"
@@ -106,7 +107,10 @@ static FORCED void add_row(const kind k, const part *p, const shared *w, uint32_
     _mm512_store_ps(p->to + r * LG_NR, acc);
 }
 
-/* Rows [r, r + 8) of a part.  Single fields are read: a copy of the struct would wait for all stores to it. */
+#define ADD 4 /* rows added in a quarter of a step */
+
+/* Rows [r, r + ADD) of a part, if it has row r; lines past its rows are added up too, and not kept.  Single fields are read: a copy
+ * of the struct would wait for all stores to it. */
 static FORCED void add_part(const kind k, const part *of, uint32_t r) {
     const part p = {.c = of->c,
                     .d = of->d,
@@ -114,66 +118,108 @@ static FORCED void add_part(const kind k, const part *of, uint32_t r) {
                     .from = of->from,
                     .to = of->to,
                     .ld_from = of->ld_from};
-    uint32_t n_row = of->n_row;
-    if (r >= n_row) return;
+    if (r >= of->n_row) return;
     shared w = {.d = _mm512_load_ps(of->s->d)};
     if (k.n_pair) {
         w.m = _mm512_load_ps(of->s->m);
         for (int i = 0; i < k.n_pair; i++) w.j[i] = load64(of->s->j[i]);
     }
-    if (r + 8 <= n_row) {
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < 8; i++) add_row(k, &p, &w, r + i);
-    } else {
-        for (; r < n_row; r++) add_row(k, &p, &w, r);
-    }
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < ADD; i++) add_row(k, &p, &w, r + i);
 }
 
-/* A group to unpack while something is multiplied. */
+/* Quarters [q, end) of a group to unpack during a step. */
 typedef struct ahead {
-    const uint8_t *group; /* NULL: none */
+    const uint8_t *group, *far; /* NULL: none; what will be unpacked two blocks later */
+    size_t bytes;               /* of a group */
     qscale *s;
     qtile *t;
+    int q, end;
 } ahead;
 
-static FORCED void unpack_ahead(const kind k, const ahead *next, int q, size_t group_bytes) {
-    if (!next->group) return;
-    const char *far = (const char *)next->group + 2 * group_bytes;
-    size_t end = (size_t)(q + 1) * group_bytes / 4;
-    for (size_t at = (size_t)q * group_bytes / 4; at < end; at += 64)
+static FORCED void unpack_ahead(const kind k, const ahead *next, int i) {
+    int q = next->q + i;
+    if (q >= next->end || !next->group) return;
+    const char *far = (const char *)next->far;
+    size_t end = (size_t)(q + 1) * next->bytes / 4;
+    for (size_t at = (size_t)q * next->bytes / 4; far && at < end; at += 64)
         _mm_prefetch(far + at, _MM_HINT_T1);
     k.unpack(next->group, q, next->s, next->t);
 }
 
-/* Products of a quarter into tiles high and low. */
+/* Products of quarter q into tiles high and low. */
 #define MAC_QUARTER(high_tile, low_tile)                                                       \
-    tile_load(4, a + q * TILE_BYTES);                                                          \
-    if (!k.single) tile_load(6, t->high[q]);                                                   \
+    tile_load(4, a, q *TILE_BYTES);                                                            \
+    if (!k.single) tile_load(6, t, offsetof(qtile, high) + q * TILE_BYTES);                    \
     if (!k.single && k.is_signed) tile_mac_ss(high_tile, 4, 6);                                \
     if (!k.single && !k.is_signed) tile_mac_su(high_tile, 4, 6);                               \
-    tile_load(7, t->low[q]);                                                                   \
+    tile_load(7, t, offsetof(qtile, low) + q * TILE_BYTES);                                    \
     tile_mac_su(low_tile, 4, 7)
 
-/* One block of a group of rows; the integers of the part before are added meanwhile. */
-static FORCED void multiply(const kind k, const int8_t *a, const qtile *t, size_t group_bytes,
-                            int32_t *c, const part *old, const ahead *next) {
-    tile_zero(0);
-    tile_zero(1);
-    for (int q = 0; q < 4; q++) {
-        MAC_QUARTER(0, 1);
-        if (q % 2 == 0) add_part(k, old, (uint32_t)q * 4);
-        unpack_ahead(k, next, q, group_bytes);
+#define STORE(high_tile, low_tile)                                                             \
+    if (!k.single) tile_store(high_tile, before, 0);                                           \
+    tile_store(low_tile, before, TILE_BYTES)
+
+/* One step, whose integers stay in its two tiles; `before`: where those of the step before go; `old`: what is added. */
+static FORCED void multiply(const kind k, const int turn, const int8_t *a, const qtile *t,
+                            int32_t *before, const part *old, const ahead *next) {
+    if (turn) {
+        tile_zero(2);
+        tile_zero(3);
+    } else {
+        tile_zero(0);
+        tile_zero(1);
     }
-    if (!k.single) tile_store(0, c);
-    tile_store(1, c + 256);
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++) {
+        if (turn) {
+            MAC_QUARTER(2, 3);
+        } else {
+            MAC_QUARTER(0, 1);
+        }
+        if (q == 1 && turn) {
+            STORE(0, 1);
+        } else if (q == 1) {
+            STORE(2, 3);
+        }
+        add_part(k, old, (uint32_t)q * ADD);
+        unpack_ahead(k, next, q);
+    }
 }
+
+/* The steps of a type, even and odd ones; functions of their own have registers enough. */
+typedef void step_fn(const int8_t *a, const qtile *t, int32_t *before, const part *old,
+                     const ahead *next);
+typedef struct steps {
+    unpack_256 *unpack;
+    step_fn *step[2];
+} steps;
+
+#define STEPS(name, ...)                                                                       \
+    NOINLINE void name##_even(const int8_t *a, const qtile *t, int32_t *before,                \
+                              const part *old, const ahead *next) {                            \
+        multiply((kind){digits_##name, __VA_ARGS__}, 0, a, t, before, old, next);              \
+    }                                                                                          \
+    NOINLINE void name##_odd(const int8_t *a, const qtile *t, int32_t *before,                 \
+                             const part *old, const ahead *next) {                             \
+        multiply((kind){digits_##name, __VA_ARGS__}, 1, a, t, before, old, next);              \
+    }                                                                                          \
+    static const steps steps_##name = {digits_##name, {name##_even, name##_odd}}
+
+STEPS(q2_k, .n_pair = 8, .single = true);
+STEPS(q3_k, .single = true, .offset = true);
+STEPS(q4_k, .shift = 3, .n_pair = 4);
+STEPS(q5_k, .shift = 3, .n_pair = 4);
+STEPS(q6_k, .shift = 8, .is_signed = true);
+STEPS(iq4_xs, .shift = 8, .is_signed = true);
 
 /* Working memory of a call; things of different blocks lie apart by turns. */
 typedef struct work {
-    qtile t[2];                                   /* [block % 2] */
-    qscale s[3];                                  /* the block before still needs its own */
-    _Alignas(64) int32_t c[2][2][QA_TILE][LG_NR]; /* [turn]: high, low */
-    _Alignas(64) float acc[2][QA_ROW][LG_NR];     /* [panel % 2] */
+    qtile t[2];  /* [block % 2] */
+    qscale s[4]; /* [block % 4]: two steps later they are needed still */
+    _Alignas(64) int32_t c[2][2][QA_TILE][LG_NR];                /* [step % 2]: high, low */
+    _Alignas(64) float acc[3][QA_ROW / QA_TILE][QA_TILE][LG_NR]; /* [panel % 3][group] */
+    part parts[4];                                               /* [step % 4] */
 } work;
 
 static const _Alignas(64) float no_sum[LG_NR];
@@ -193,18 +239,17 @@ static void rows_from_y(const pass *g, const part *p) {
         _mm512_store_ps(p->to + r * LG_NR, _mm512_maskz_loadu_ps(ch, y + r * g->ld_y));
 }
 
-/* Block b of a group of rows times panel p. */
-static FORCED void part_set(part *to, const pass *g, const xtile *x, uint32_t p, uint32_t b,
-                            uint32_t group, const qscale *s, const int32_t *c,
-                            float (*acc)[LG_NR]) {
-    uint32_t r = group * g->tall, at = b * g->n_group * g->tall + r;
+/* Block b of panel p times a group of rows. */
+static void part_set(part *to, const pass *g, const xtile *x, uint32_t p, uint32_t b,
+                     uint32_t group, const qscale *s, const int32_t *c, float (*acc)[LG_NR]) {
+    uint32_t r = group * g->tall, row = b * g->n_group * g->tall + r;
     bool fresh = b == 0 && g->k0 == 0;
     to->s = s;
     to->c = c;
-    to->d = x->d + at;
-    to->pair = x->pair + at;
-    to->from = fresh ? no_sum : acc[r];
-    to->to = acc[r];
+    to->d = x->d + row;
+    to->pair = x->pair + row;
+    to->from = fresh ? no_sum : acc[0];
+    to->to = acc[0];
     to->ld_from = fresh ? 0 : LG_NR;
     to->n_row = g->n_row - r < g->tall ? g->n_row - r : g->tall;
     to->row = r;
@@ -215,44 +260,62 @@ static FORCED void part_set(part *to, const pass *g, const xtile *x, uint32_t p,
     if (g->k0) rows_from_y(g, to);
 }
 
-static FORCED void finish(const pass *g, const part *old) {
+/* The group that comes `n` blocks after block b of panel p. */
+static const uint8_t *group_after(const pass *g, uint32_t p, uint32_t b, uint32_t n) {
+    uint32_t n_block = g->n_k / 256;
+    return weight_group(g, p + (b + n) / n_block, (b + n) % n_block);
+}
+
+/* The share of step i of n in unpacking the quarters of a group. */
+static void ahead_share(ahead *next, uint32_t i, uint32_t n) {
+    uint32_t of = n < 4 ? n : 4;
+    next->q = (int)(4 * i / of);
+    next->end = i < of ? (int)(4 * (i + 1) / of) : 0;
+}
+
+static void run_step(const pass *g, const steps *k, work *m, uint32_t step, const int8_t *a,
+                     const qtile *t, const ahead *next) {
+    const part *old = &m->parts[(step - 2) % 4];
+    k->step[step % 2](a, t, m->c[(step - 1) % 2][0][0], old, next);
     if (old->n_row && old->last) rows_to_y(g, old);
 }
 
-static FORCED void run_pass(const pass *g, const xtile *x, const kind k) {
+static void run_pass(const pass *g, const xtile *x, const steps *k) {
     work m;
     const uint32_t n_block = g->n_k / 256;
-    part parts[2];
-    parts[0].n_row = parts[1].n_row = 0;
-    for (int q = 0; q < 4; q++) k.unpack(weight_group(g, 0, 0), q, &m.s[0], &m.t[0]);
-    uint32_t block = 0, turn = 0;
+    ahead next = {.bytes = g->group_bytes};
+    uint32_t block = 0, step = 0;
+    m.parts[2].n_row = m.parts[3].n_row = 0;
+    for (int q = 0; q < 4; q++) k->unpack(weight_group(g, 0, 0), q, &m.s[0], &m.t[0]);
     for (uint32_t p = 0; p < g->n_panel; p++)
         for (uint32_t b = 0; b < n_block; b++, block++) {
-            bool here = b + 1 < n_block;
-            ahead next = {weight_group(g, here ? p : p + 1, here ? b + 1 : 0),
-                          &m.s[(block + 1) % 3], &m.t[(block + 1) % 2]};
-            for (uint32_t r = 0; r < g->n_group; r++, turn ^= 1, next.group = NULL) {
-                int32_t *c = &m.c[turn][0][0][0];
-                const part *old = &parts[turn ^ 1];
-                part_set(&parts[turn], g, x, p, b, r, &m.s[block % 3], c, m.acc[p % 2]);
-                multiply(k, x_tile(g, x, 4 * b, r), &m.t[block % 2], g->group_bytes, c, old,
-                         &next);
-                finish(g, old);
+            next.group = group_after(g, p, b, 1);
+            next.far = group_after(g, p, b, 3);
+            next.s = &m.s[(block + 1) % 4];
+            next.t = &m.t[(block + 1) % 2];
+            for (uint32_t r = 0; r < g->n_group; r++, step++) {
+                part_set(&m.parts[step % 4], g, x, p, b, r, &m.s[block % 4],
+                         m.c[step % 2][0][0], m.acc[p % 3][r]);
+                ahead_share(&next, r, g->n_group);
+                run_step(g, k, &m, step, x_tile(g, x, 4 * b, r), &m.t[block % 2], &next);
             }
         }
-    add_part(k, &parts[turn ^ 1], 0);
-    add_part(k, &parts[turn ^ 1], 8);
-    finish(g, &parts[turn ^ 1]);
+    /* Two more steps, whose products nobody wants, store and add what is left. */
+    next.end = 0;
+    for (uint32_t i = 0; i < 2; i++, step++) {
+        m.parts[step % 4].n_row = 0;
+        run_step(g, k, &m, step, x->v, &m.t[0], &next);
+    }
 }
 
 static void run_type(const pass *g, const xtile *x) {
     switch (g->w->type) {
-    case LG_Q2_K: run_pass(g, x, (kind){digits_q2_k, .n_pair = 8, .single = true}); break;
-    case LG_Q3_K: run_pass(g, x, (kind){digits_q3_k, .single = true, .offset = true}); break;
-    case LG_Q4_K: run_pass(g, x, (kind){digits_q4_k, .shift = 3, .n_pair = 4}); break;
-    case LG_Q5_K: run_pass(g, x, (kind){digits_q5_k, .shift = 3, .n_pair = 4}); break;
-    case LG_Q6_K: run_pass(g, x, (kind){digits_q6_k, .shift = 8, .is_signed = true}); break;
-    case LG_IQ4_XS: run_pass(g, x, (kind){digits_iq4_xs, .shift = 8, .is_signed = true}); break;
+    case LG_Q2_K: run_pass(g, x, &steps_q2_k); break;
+    case LG_Q3_K: run_pass(g, x, &steps_q3_k); break;
+    case LG_Q4_K: run_pass(g, x, &steps_q4_k); break;
+    case LG_Q5_K: run_pass(g, x, &steps_q5_k); break;
+    case LG_Q6_K: run_pass(g, x, &steps_q6_k); break;
+    case LG_IQ4_XS: run_pass(g, x, &steps_iq4_xs); break;
     default: lg_qgemm_amx_small(g, x); break;
     }
 }

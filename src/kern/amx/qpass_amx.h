@@ -17,13 +17,14 @@
 enum { TILE_BYTES = QA_TILE * 64 };
 
 /* Rows of a pass.  v: [256 k][group][64 k] tiles of 16 lines; the others [block of 256 or 32][row].  pair: sums of 32 (Q2_K: of 16),
- * two by two; of Q3_K [0] is offset x sum of all.  sum32: sums of 32.  Whole tiles of d32 and sum32 are read. */
+ * two by two; of Q3_K [0] is offset x sum of all.  sum32: sums of 32.  Some lines past the last row are read, whole tiles of d32 and
+ * sum32. */
 typedef struct xtile {
     _Alignas(64) int8_t v[QA_X];
     union {
         struct {
-            float d[QA_X / 256];
-            int32_t pair[QA_X / 256][8];
+            float d[QA_X / 256 + QA_TILE];
+            int32_t pair[QA_X / 256 + QA_TILE][8];
         };
         struct {
             float d32[QA_X / 32 + QA_TILE], sum32[QA_X / 32 + QA_TILE];

@@ -73,10 +73,10 @@ static FORCED void add_block(const part *p, uint32_t i, uint32_t n_row, const bo
 
 #define BLOCK(sum_tile, x_tile, w_tile)                                                        \
     tile_zero(sum_tile);                                                                       \
-    tile_load(x_tile, a);                                                                      \
-    tile_load(w_tile, t->w[8 * i]);                                                            \
+    tile_load(x_tile, a, 0);                                                                   \
+    tile_load(w_tile, t->w[8 * i], 0);                                                         \
     tile_mac_ss(sum_tile, x_tile, w_tile);                                                     \
-    tile_store(sum_tile, c[i])
+    tile_store(sum_tile, c[i], 0)
 
 /* Multiply block i of a window for a group of rows. */
 static FORCED void multiply(const pass *g, const xtile *x, const lg_vwide *t, const window *w,

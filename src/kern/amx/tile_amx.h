@@ -27,13 +27,16 @@ INLINE void tile_release(void) {
     __asm__ volatile("tilerelease" ::: "memory");
 }
 
-/* Rows 64 bytes apart. */
-#define tile_load(t, at)                                                                       \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t : : "r"(at), "r"((size_t)64) : "memory")
-#define tile_store(t, at)                                                                      \
-    __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)"                                       \
+/* Rows 64 bytes apart; `off`, a constant, is added to the address. */
+#define tile_load(t, at, off)                                                                  \
+    __asm__ volatile("tileloadd %c2(%0,%1,1), %%tmm" #t                                        \
                      :                                                                         \
-                     : "r"(at), "r"((size_t)64)                                                \
+                     : "r"(at), "r"((size_t)64), "i"(off)                                      \
+                     : "memory")
+#define tile_store(t, at, off)                                                                 \
+    __asm__ volatile("tilestored %%tmm" #t ", %c2(%0,%1,1)"                                    \
+                     :                                                                         \
+                     : "r"(at), "r"((size_t)64), "i"(off)                                      \
                      : "memory")
 #define tile_zero(t) __asm__ volatile("tilezero %%tmm" #t ::)
 
