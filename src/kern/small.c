@@ -6,7 +6,7 @@
 /* Transposed keys (dk x C), folded keys (dk x C), projections of keys and queries (2 x C x dv), their dots with the open
  * keys (2 x C x C) and weights (2 x C). */
 size_t lg_gdn_scratch_floats(uint32_t dk, uint32_t dv) {
-    return (size_t)2 * LG_GDN_C * ((size_t)dk + dv + LG_GDN_C + 1);
+    return (size_t)LG_GDN_C * (3 * (size_t)dk + 2 * (size_t)dv + 2 * LG_GDN_C);
 }
 
 uint32_t lg_gdn_keep_k(const float *k, size_t ld_k, uint32_t dk, uint32_t n_tok,

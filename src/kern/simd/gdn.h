@@ -7,8 +7,8 @@
 #define LG_KERN_SIMD_GDN_H
 
 #include "kern/kern.h"
+#include "kern/simd/product.h"
 #include "kern/simd/row.h"
-#include "kern/simd/tile.h"
 
 #include <string.h>
 
@@ -20,10 +20,13 @@
 typedef struct piece {
     const lg_gdn_arg *a;
     uint32_t t0, n, n0;
-    bool has_s;     /* S is there; else it is zero, and not written yet */
-    float *key;     /* [dk][C]: open keys, one a column */
-    float *r, *p;   /* [n][dv]: what the memory returns for key and query */
-    float *wk, *wq; /* [n][C]: dots with the open keys, then weighted with their decay */
+    bool has_s; /* S is there; else it is zero, and not written yet */
+    float *key; /* [dk][C]: open keys, one a column */
+    float *x;   /* [2 n][dk]: keys, then queries */
+    float *r,
+        *p; /* [n][dv] each, one after the other: what the memory returns for key and query */
+    float *wk,
+        *wq; /* [n][C] the same: dots with the open keys, then weighted with their decay */
 } piece;
 
 static inline float *gdn_d(const piece *b, uint32_t row) {
@@ -40,11 +43,14 @@ static inline void gdn_gather_keys(const piece *b) {
     }
 }
 
-/* Multiply the weights of open row l by exp(g - G_l). */
-static inline void gdn_decay(const piece *b, float g, float *w) {
+/* Multiply the weights of open row l by exp(g - G_l), for token t of the piece. */
+static inline void gdn_decay(const piece *b, uint32_t t) {
+    float *wk = b->wk + (size_t)t * LG_GDN_C, *wq = b->wq + (size_t)t * LG_GDN_C;
+    v16 g = v16_set(b->a->open_g[b->n0 + t]);
     for (uint32_t l = 0; l < LG_GDN_C; l += 16) {
-        v16 e = v16_exp(v16_sub(v16_set(g), v16_load(b->a->open_g + l)));
-        v16_store(w + l, v16_mul(e, v16_load(w + l)));
+        v16 e = v16_exp(v16_sub(g, v16_load(b->a->open_g + l)));
+        v16_store(wk + l, v16_mul(e, v16_load(wk + l)));
+        v16_store(wq + l, v16_mul(e, v16_load(wq + l)));
     }
 }
 
@@ -110,64 +116,68 @@ static inline void gdn_add_rows(const piece *b, uint32_t t, uint32_t n, uint32_t
     product_run(&p);
 }
 
+/* The same for one token and few rows. */
+static inline void gdn_add_few(const piece *b, uint32_t t, uint32_t l0, uint32_t l1) {
+    const uint32_t dv = b->a->dv;
+    const float *wk = b->wk + (size_t)t * LG_GDN_C, *wq = b->wq + (size_t)t * LG_GDN_C;
+    float *r = b->r + (size_t)t * dv, *p = b->p + (size_t)t * dv;
+    for (uint32_t j = 0; j < dv && l0 < l1; j += 16) {
+        v16 rj = row_at(r, j, dv), pj = row_at(p, j, dv);
+        for (uint32_t l = l0; l < l1; l++) {
+            v16 dj = row_at(gdn_d(b, l), j, dv);
+            rj = v16_fma(v16_set(wk[l]), dj, rj);
+            pj = v16_fma(v16_set(wq[l]), dj, pj);
+        }
+        row_put(r, j, dv, rj);
+        row_put(p, j, dv, pj);
+    }
+}
+
 /* The dots of all tokens with the open keys; r and p from S, scaled by their decay. */
 static inline void gdn_project(const piece *b) {
     const lg_gdn_arg *a = b->a;
-    product s = {.ld_x = a->ld_qk,
-                 .n_row = b->n,
-                 .b = a->s,
-                 .ld_b = a->dv,
-                 .n_k = a->dk,
-                 .n_col = a->dv,
-                 .ld_y = a->dv};
-    product dot = {.ld_x = a->ld_qk,
-                   .n_row = b->n,
-                   .b = b->key,
-                   .ld_b = LG_GDN_C,
-                   .n_k = a->dk,
-                   .n_col = b->n0 + b->n,
-                   .ld_y = LG_GDN_C};
-    s.x = dot.x = a->k + b->t0 * a->ld_qk;
-    s.y = b->r;
-    dot.y = b->wk;
-    product_run(&dot);
-    if (b->has_s) product_run(&s);
-    s.x = dot.x = a->q + b->t0 * a->ld_qk;
-    s.y = b->p;
-    dot.y = b->wq;
-    product_run(&dot);
+    product p = {.x = b->x, .ld_x = a->dk, .n_row = 2 * b->n, .n_k = a->dk};
+    for (uint32_t t = 0; t < b->n; t++) {
+        size_t row = (b->t0 + t) * a->ld_qk;
+        memcpy(b->x + (size_t)t * a->dk, a->k + row, a->dk * sizeof(float));
+        memcpy(b->x + (size_t)(b->n + t) * a->dk, a->q + row, a->dk * sizeof(float));
+    }
+    p.b = b->key;
+    p.y = b->wk;
+    p.ld_b = p.ld_y = LG_GDN_C;
+    p.n_col = b->n0 + b->n;
+    product_run(&p);
     if (!b->has_s) {
-        memset(b->r, 0, (size_t)b->n * a->dv * sizeof(float));
-        memset(b->p, 0, (size_t)b->n * a->dv * sizeof(float));
+        memset(b->r, 0, (size_t)2 * b->n * a->dv * sizeof(float));
         return;
     }
-    product_run(&s);
+    p.b = a->s;
+    p.y = b->r;
+    p.ld_b = p.ld_y = p.n_col = a->dv;
+    product_run(&p);
     for (uint32_t t = 0; t < b->n; t++) {
         v16 e = v16_set(lg_expf(a->open_g[b->n0 + t]));
-        float *r = b->r + (size_t)t * a->dv, *p = b->p + (size_t)t * a->dv;
+        float *r = b->r + (size_t)t * a->dv, *q = b->p + (size_t)t * a->dv;
         for (uint32_t j = 0; j < a->dv; j += 16) {
             row_put(r, j, a->dv, v16_mul(e, row_at(r, j, a->dv)));
-            row_put(p, j, a->dv, v16_mul(e, row_at(p, j, a->dv)));
+            row_put(q, j, a->dv, v16_mul(e, row_at(q, j, a->dv)));
         }
     }
 }
 
 static inline void gdn_many(const piece *b) {
-    const lg_gdn_arg *a = b->a;
     float qk[LG_GDN_C];
     gdn_gather_keys(b);
     gdn_project(b);
     for (uint32_t t = 0; t < b->n; t++) {
-        float g = a->open_g[b->n0 + t];
         qk[t] = b->wq[(size_t)t * LG_GDN_C + b->n0 + t];
-        gdn_decay(b, g, b->wk + (size_t)t * LG_GDN_C);
-        gdn_decay(b, g, b->wq + (size_t)t * LG_GDN_C);
+        gdn_decay(b, t);
     }
     for (uint32_t t0 = 0; t0 < b->n; t0 += GDN_GROUP) {
         uint32_t n = b->n - t0 < GDN_GROUP ? b->n - t0 : GDN_GROUP;
         gdn_add_rows(b, t0, n, 0, b->n0 + t0);
         for (uint32_t t = t0; t < t0 + n; t++) {
-            gdn_add_rows(b, t, 1, b->n0 + t0, b->n0 + t);
+            gdn_add_few(b, t, b->n0 + t0, b->n0 + t);
             gdn_write(b, t, qk[t]);
         }
     }
@@ -266,8 +276,7 @@ static inline void gdn_one(const piece *b) {
             row_put(b->p, j, a->dv, v16_mul(e, row_at(b->p, j, a->dv)));
         }
     }
-    gdn_decay(b, g, b->wk);
-    gdn_decay(b, g, b->wq);
+    gdn_decay(b, 0);
     gdn_pairs(a->open_d, a->dv, b->wk, b->wq, b->n0, &h, s_len, b->r, b->p);
     gdn_write(b, 0, qk);
     if (b->n0 + 1 == LG_GDN_C) gdn_gather_keys(b);
@@ -278,13 +287,14 @@ static inline void gdn_rows(const lg_gdn_arg *a) {
     float *at = a->scratch;
     piece b = {.a = a, .n0 = a->n_open};
     b.key = at, at += a->dk * C;
-    b.wk = at, at += C * C;
-    b.wq = at, at += C * C;
-    b.r = at, at += a->dv * C;
-    b.p = at;
+    b.x = at, at += 2 * a->dk * C;
+    b.wk = at, at += 2 * C * C;
+    b.r = at;
     b.has_s = a->has_init;
     while (b.t0 < a->n_tok) {
         b.n = a->n_tok - b.t0 < LG_GDN_C - b.n0 ? a->n_tok - b.t0 : LG_GDN_C - b.n0;
+        b.wq = b.wk + b.n * C;
+        b.p = b.r + b.n * (size_t)a->dv;
         for (uint32_t t = 0; t < b.n; t++) {
             uint32_t row = b.n0 + t;
             a->open_g[row] = (row ? a->open_g[row - 1] : 0.0f) + a->g[(b.t0 + t) * a->ld_g];
