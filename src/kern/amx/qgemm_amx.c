@@ -150,10 +150,10 @@ static FORCED void unpack_ahead(const kind k, const ahead *next, int i) {
 /* Products of quarter q into tiles high and low. */
 #define MAC_QUARTER(high_tile, low_tile)                                                       \
     tile_load(4, a, q *TILE_BYTES);                                                            \
-    if (!k.single) tile_load(6, t, offsetof(qtile, high) + q * TILE_BYTES);                    \
+    if (!k.single) tile_load(6, t, offsetof(qtile, high) + (size_t)q * TILE_BYTES);            \
     if (!k.single && k.is_signed) tile_mac_ss(high_tile, 4, 6);                                \
     if (!k.single && !k.is_signed) tile_mac_su(high_tile, 4, 6);                               \
-    tile_load(7, t, offsetof(qtile, low) + q * TILE_BYTES);                                    \
+    tile_load(7, t, offsetof(qtile, low) + (size_t)q * TILE_BYTES);                            \
     tile_mac_su(low_tile, 4, 7)
 
 #define STORE(high_tile, low_tile)                                                             \
