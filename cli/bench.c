@@ -391,6 +391,7 @@ static void print_help(void) {
           "      --repeat N     runs of each; medians are told; default 5, fewer of what takes "
           "long\n"
           "      --kv TYPE      keys and values as f32, bf16, f16 (default) or q8_0\n"
+          "      --step N       rows of a step at most; default 512\n"
           "      --device D     cpu (default), or pjrt:PLUGIN.so[,name=value]... "
           "(docs/PJRT.md)\n"
           "      --threads N    default: all cores\n"
@@ -420,6 +421,7 @@ static bool read_list(const char *argv0, const char *option, char *text, uint32_
 
 enum {
     OPT_KV = 256,
+    OPT_STEP,
     OPT_DEVICE,
     OPT_PROMPT,
     OPT_GEN,
@@ -443,6 +445,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"repeat", required_argument, NULL, OPT_REPEAT},
                                              {"roofline", no_argument, NULL, OPT_ROOFLINE},
                                              {"kv", required_argument, NULL, OPT_KV},
+                                             {"step", required_argument, NULL, OPT_STEP},
                                              {"device", required_argument, NULL, OPT_DEVICE},
                                              {"threads", required_argument, NULL, OPT_THREADS},
                                              {"pack-dir", required_argument, NULL, OPT_PACK},
@@ -472,6 +475,10 @@ static bool set_option(bench *b, int c) {
         b->n_repeat = (uint32_t)v;
         return ok;
     case OPT_KV: return lg_option_kv(a, optarg, &b->opt.kv);
+    case OPT_STEP:
+        ok = lg_option_u64(a, "--step", optarg, 1, LG_OPTION_STEP_MAX, &v);
+        b->opt.n_batch_tok = (uint32_t)v;
+        return ok;
     case OPT_DEVICE: b->opt.device = optarg; return true;
     case OPT_BESIDE:
         ok = lg_option_u64(a, "--beside", optarg, 0, LG_BESIDE_MAX, &v);

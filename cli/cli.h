@@ -94,6 +94,8 @@ int lg_option_usage(const char *argv0);
 bool lg_option_u64(const char *argv0, const char *option, const char *text, uint64_t min,
                    uint64_t max, uint64_t *out);
 
+#define LG_OPTION_STEP_MAX 65536 /* most rows of a step: lg_options.n_batch_tok */
+
 /* As lg_option_u64 for an int. */
 bool lg_option_int(const char *argv0, const char *option, const char *text, int min, int max,
                    int *out);

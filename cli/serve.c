@@ -41,6 +41,9 @@ static const char help[] =
     "                      (default: 1000, or 4 steps without prompts if that is longer; 0: "
     "no\n"
     "                      limit)\n"
+    "      --step N        rows of a step at most (default: 512): more read prompts faster, "
+    "take\n"
+    "                      memory, and a new request waits for the step under way\n"
     "      --strict        refuse options with which answers depend on more than the request\n"
     "      --threads N     threads of the worker (default: physical cores)\n"
     "      --pack-dir DIR  keep packed weights in DIR, as large as the model, so that later "
@@ -126,6 +129,7 @@ enum {
     OPT_THREADS,
     OPT_PACK,
     OPT_STALL,
+    OPT_STEP,
     OPT_DRAIN,
     OPT_RESTART,
     OPT_SILENT,
@@ -187,6 +191,7 @@ static const struct option longs[] = {
     {"threads", required_argument, NULL, OPT_THREADS},
     {"pack-dir", required_argument, NULL, OPT_PACK},
     {"max-stall", required_argument, NULL, OPT_STALL},
+    {"step", required_argument, NULL, OPT_STEP},
     {"drain", required_argument, NULL, OPT_DRAIN},
     {"restart-deadline", required_argument, NULL, OPT_RESTART},
     {"worker-timeout", required_argument, NULL, OPT_SILENT},
@@ -388,6 +393,9 @@ static bool take(serve_opt *o, const char *argv0, int c) {
     case OPT_STALL:
         add_arg(o, "--max-stall", optarg);
         return lg_option_u64(argv0, "--max-stall", optarg, 0, 3600000, &v);
+    case OPT_STEP:
+        add_arg(o, "--step", optarg);
+        return lg_option_u64(argv0, "--step", optarg, 1, LG_OPTION_STEP_MAX, &v);
     case OPT_DRAIN:
         if (!lg_option_u64(argv0, "--drain", optarg, 0, 86400, &v)) return false;
         o->gate.drain_us = v * 1000000;

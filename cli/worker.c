@@ -48,6 +48,7 @@ static const char help[] =
     "      --max-stall MS  longest step in which a prompt may hold up answers (default: 1000, "
     "or 4\n"
     "                      steps without prompts if that is longer; 0: no limit)\n"
+    "      --step N        rows of a step at most (default: 512)\n"
     "\n"
     "Ranks:\n"
     "      --rank-timeout SECONDS\n"
@@ -110,6 +111,7 @@ enum {
     OPT_THREADS,
     OPT_PACK,
     OPT_STALL,
+    OPT_STEP,
     OPT_CORE,
     OPT_HELP
 };
@@ -141,6 +143,7 @@ static const struct option longs[] = {
     {"threads", required_argument, NULL, OPT_THREADS},
     {"pack-dir", required_argument, NULL, OPT_PACK},
     {"max-stall", required_argument, NULL, OPT_STALL},
+    {"step", required_argument, NULL, OPT_STEP},
     {"core-dumps", no_argument, NULL, OPT_CORE},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0}};
@@ -225,7 +228,7 @@ int lg_worker_main(int argc, char **argv) {
                           .hold_steps = LG_RANKS_HOLD_STEPS};
     const char *path = NULL;
     lg_err err = {0};
-    uint64_t n_ctx = 0, n_seq = 0, stall_ms = 0;
+    uint64_t n_ctx = 0, n_seq = 0, n_step = 0, stall_ms = 0;
     int c, fd = -1;
     bool core_dumps = false;
     lg_options_init(&opt);
@@ -260,6 +263,9 @@ int lg_worker_main(int argc, char **argv) {
             ok = lg_option_u64(argv[0], "--max-stall", optarg, 0, 3600000, &stall_ms);
             opt.max_stall_us = stall_ms * 1000;
             break;
+        case OPT_STEP:
+            ok = lg_option_u64(argv[0], "--step", optarg, 1, LG_OPTION_STEP_MAX, &n_step);
+            break;
         case OPT_CONNECT: path = optarg; break;
         case OPT_CORE: core_dumps = true; break;
         case OPT_HELP: fputs(help, stdout); return 0;
@@ -275,6 +281,7 @@ int lg_worker_main(int argc, char **argv) {
     }
     opt.n_ctx = (uint32_t)n_ctx;
     opt.n_seq = (uint32_t)n_seq;
+    opt.n_batch_tok = (uint32_t)n_step;
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
