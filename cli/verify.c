@@ -50,6 +50,7 @@ static const char help[] =
     "                    written out\n"
     "  --text FILE       use the texts of a file, cut into pieces of --ctx tokens\n"
     "  --ctx N           tokens in a text (default 128)\n"
+    "  --skip N          leave out the first N positions of each text (default 0)\n"
     "  --max-kl X        gate: mean KL in nats (default 0.003)\n"
     "  --min-top1 X      gate: agreement outside near-ties in percent (default 99)\n"
     "  --kv TYPE         keys and values of the model as f32, bf16, f16 (default) or q8_0; "
@@ -63,7 +64,7 @@ static const char help[] =
 
 typedef struct options {
     const char *model, *against, *text, *pack_dir, *device;
-    uint64_t n_ctx;
+    uint64_t n_ctx, n_skip; /* n_skip < n_ctx */
     float max_kl, min_top1; /* below 0: not given */
     lg_kv_type kv;
     bool operations;
@@ -93,6 +94,7 @@ static int read_options(int argc, char **argv, options *o) {
         AGAINST = 256,
         TEXT,
         CTX,
+        SKIP,
         MAX_KL,
         MIN_TOP1,
         KV,
@@ -105,6 +107,7 @@ static int read_options(int argc, char **argv, options *o) {
     static const struct option known[] = {{"against", required_argument, NULL, AGAINST},
                                           {"text", required_argument, NULL, TEXT},
                                           {"ctx", required_argument, NULL, CTX},
+                                          {"skip", required_argument, NULL, SKIP},
                                           {"max-kl", required_argument, NULL, MAX_KL},
                                           {"min-top1", required_argument, NULL, MIN_TOP1},
                                           {"kv", required_argument, NULL, KV},
@@ -123,6 +126,7 @@ static int read_options(int argc, char **argv, options *o) {
         case DEVICE: o->device = optarg; break;
         case OPERATIONS: o->operations = true; break;
         case CTX: ok = lg_option_u64(argv[0], "--ctx", optarg, 2, 1 << 20, &o->n_ctx); break;
+        case SKIP: ok = lg_option_u64(argv[0], "--skip", optarg, 0, 1 << 20, &o->n_skip); break;
         case MAX_KL:
             ok = lg_option_float(argv[0], "--max-kl", optarg, 0, 100, &o->max_kl);
             break;
@@ -138,6 +142,11 @@ static int read_options(int argc, char **argv, options *o) {
         }
     if (ok && argc - optind != 1) {
         fprintf(stderr, "%s: expected one MODEL\n", argv[0]);
+        ok = false;
+    }
+    if (ok && o->n_skip >= o->n_ctx) {
+        fprintf(stderr, "%s: --skip: found %llu, expected fewer than the %llu of --ctx\n",
+                argv[0], (unsigned long long)o->n_skip, (unsigned long long)o->n_ctx);
         ok = false;
     }
     if (!ok) return 1 + lg_option_usage(argv[0]);
@@ -175,7 +184,9 @@ static uint32_t next_rows(const pair *p, uint32_t at, uint32_t n) {
     return n - at < len ? n - at : len;
 }
 
-static lg_status compare_text(pair *p, const uint32_t *id, uint32_t n, result *r, lg_err *err) {
+/* Positions [first, n). */
+static lg_status compare_text(pair *p, const uint32_t *id, uint32_t n, uint32_t first,
+                              result *r, lg_err *err) {
     for (uint32_t at = 0, len; at < n; at += len) {
         const float *x[2];
         size_t ld[2];
@@ -183,7 +194,7 @@ static lg_status compare_text(pair *p, const uint32_t *id, uint32_t n, result *r
         if (p->taps) LG_TRY(lg_taps_next(p->taps, err));
         for (int k = 0; k < 2; k++)
             LG_TRY(lg_score_step(&p->s[k], id + at, len, at, len, &x[k], &ld[k], err));
-        for (uint32_t i = 0; i < len; i++) {
+        for (uint32_t i = at < first ? first - at : 0; i < len; i++) {
             compare_row(r, x[0] + i * ld[0], x[1] + i * ld[1], p->w[0]->cfg.n_vocab);
             if (!isfinite(r->kl[r->n - 1]))
                 return LG_FAIL(err, LG_E_BACKEND, "logits are not finite at position %u",
@@ -336,7 +347,9 @@ static lg_status measure(const options *o, bool *passed, lg_err *err) {
         goto done;
     }
     for (size_t i = 0; i < n_text; i++)
-        LG_TRY_GOTO(compare_text(&p, id + i * o->n_ctx, (uint32_t)o->n_ctx, &r, err), st, done);
+        LG_TRY_GOTO(compare_text(&p, id + i * o->n_ctx, (uint32_t)o->n_ctx, (uint32_t)o->n_skip,
+                                 &r, err),
+                    st, done);
     *passed = print_result(o, &p, &r);
 done:
     lg_mem_free(r.kl);

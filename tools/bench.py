@@ -5,8 +5,14 @@ Builds the peer once from its source package on PyPI (a pinned version, into a c
 random weights, then runs both in turns, repeat after repeat, and prints medians, the median of the ratios within one repeat, and
 the share of what this machine could do at most (memory bandwidth and products a second, measured in the same run).
 
-Tests: ppN reads a prompt of N tokens; tg writes one answer; tg@D after D tokens of context; bN writes N answers at the same time
-(prompts of 16 tokens, 32 tokens each)."""
+Tests: ppN reads a prompt of N tokens; tg writes one answer; tg@D after D tokens of context; tg+N beside N busy processes; bN writes
+N answers at the same time (prompts of 16 tokens, 32 tokens each).  TEST*N: at most N repeats of it.
+
+    bench.py                            the table of the README
+    bench.py --levels avx512,avx2       with rows for lower levels of instructions of ours
+    bench.py --shape 397b --layers 4 --once --fixed --repeat 2 --tests pp512,tg,b4,b16      a file of 15 GB, each program started once a repeat
+    bench.py --load                     how long starts take, and how much memory
+    bench.py --build                    only build the peers, with the programs that tests/py/matrix.py asks"""
 import argparse
 import hashlib
 import json
@@ -16,6 +22,8 @@ import statistics
 import subprocess
 import sys
 import tarfile
+import tempfile
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PEER = "0.3.36"  # of llama-cpp-python, whose source package carries llama.cpp
@@ -25,7 +33,9 @@ SHAPES = {  # hidden, heads, kv heads, experts, used, wide, value heads, layers:
     "122b": (3072, 32, 2, 256, 8, 1024, 64, 48),
     "397b": (4096, 32, 2, 512, 10, 1024, 64, 60),
 }
-TESTS = "pp128,pp512,pp2048,tg,tg@8192,b4,b16,b64"
+TESTS = "pp128,pp512,pp2048,pp8192*2,tg,tg@8192*2,tg+1,b4,b16,b64*2"
+PROGRAMS = ("llama-bench", "llama-batched-bench")
+MORE_PROGRAMS = ("llama-perplexity", "llama-quantize")
 N_SEED, N_ONE, N_MANY = 16, 64, 32  # prompt and answers of the decode tests
 
 
@@ -76,38 +86,61 @@ def peer_flags():
         "AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16")]
 
 
-def build_peer(cache):
+def lacks(programs, wanted):
+    return not all(os.path.exists(os.path.join(programs, p)) for p in wanted)
+
+
+def build_peer(cache, wanted=PROGRAMS):
     """Folder of the peer's programs; built when they are not there."""
     folder = os.path.join(cache, "llama.cpp-" + PEER)
     programs = os.path.join(folder, "build/bin")
-    if all(os.path.exists(os.path.join(programs, p)) for p in ("llama-bench", "llama-batched-bench")):
+    if not lacks(programs, wanted):
         return programs
     if not os.path.isdir(folder):
         fetch_peer(cache, folder)
     say("building the peer, once; 10 to 20 minutes on two cores")
     quietly("cmake", "-S", folder, "-B", folder + "/build", "-DCMAKE_BUILD_TYPE=Release", *peer_flags(), "-DLLAMA_CURL=OFF",
             "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_TOOLS=ON")
-    quietly("cmake", "--build", folder + "/build", "-j", str(os.cpu_count()), "--target", "llama-bench", "llama-batched-bench")
+    quietly("cmake", "--build", folder + "/build", "-j", str(os.cpu_count()), "--target", *wanted)
     return programs
 
 
-def build_ik(cache):
+def build_ik(cache, wanted=PROGRAMS):
     """Programs of ik_llama.cpp, when its source lies in the cache folder; else None."""
     folder = os.path.join(cache, "ik_llama.cpp")
     if not os.path.isdir(folder):
         say("to measure ik_llama.cpp too: git clone https://github.com/ikawrakow/ik_llama.cpp %s" % folder)
         return None
     programs = os.path.join(folder, "build/bin")
-    if not all(os.path.exists(os.path.join(programs, p)) for p in ("llama-bench", "llama-batched-bench")):
+    if lacks(programs, wanted):
         say("building ik_llama.cpp, once; 10 to 30 minutes on two cores")
         quietly("cmake", "-S", folder, "-B", folder + "/build", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
                 "-DLLAMA_BUILD_TESTS=OFF", "-DGGML_IQK_FA_ALL_QUANTS=OFF")
-        quietly("cmake", "--build", folder + "/build", "-j", str(os.cpu_count()), "--target", "llama-bench", "llama-batched-bench")
+        quietly("cmake", "--build", folder + "/build", "-j", str(os.cpu_count()), "--target", *wanted)
     return programs
 
 
+def all_json(out):
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
 def first_json(out):
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")][0]
+    return all_json(out)[0]
+
+
+class Busy:
+    """n processes that use all processor time they get, for a `with` statement."""
+
+    def __init__(self, n):
+        self.n, self.processes = n, []
+
+    def __enter__(self):
+        self.processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(self.n)]
+
+    def __exit__(self, *_):
+        for p in self.processes:
+            p.kill()
+            p.wait()
 
 
 class LlamaCpp:
@@ -117,74 +150,111 @@ class LlamaCpp:
     def __init__(self, programs):
         self.programs, self.best = programs, {}
 
-    def run(self, a, test):
-        if test not in self.best:
-            speed = {}
-            for i, setting in enumerate(self.settings):
-                try:
-                    speed[i] = self.run_as(a, test, setting)
-                except (RuntimeError, IndexError) as e:
-                    say("%s, left out: %s" % (self.name, e))
-            self.best[test] = max(speed, key=speed.get) if speed else None
-            return speed[self.best[test]] if speed else None
-        return None if self.best[test] is None else self.run_as(a, test, self.settings[self.best[test]])
+    def run(self, a, tests):
+        """Test -> tokens a second, None where it fails.  Several tests are done in as few starts as it can."""
+        known = {self.best[t] for t in tests if t in self.best} - {None}
+        search = not all(t in self.best for t in tests)
+        speed = {t: {} for t in tests}
+        for i, setting in enumerate(self.settings[:1] if a.fixed else self.settings):
+            if not search and i not in known:
+                continue
+            for t, v in self.run_as(a, tests, setting).items():
+                speed[t][i] = v
+        for t in tests:
+            self.best.setdefault(t, max(speed[t], key=speed[t].get) if speed[t] else None)
+        return {t: speed[t].get(self.best[t]) for t in tests}
 
-    def run_as(self, a, test, setting):
-        common = ["-m", a.model, "-t", str(a.threads), "-ub", "512", "-b", "2048"]
-        if test[0] == "b":
-            n = int(test[1:])
-            out = quietly(os.path.join(self.programs, "llama-batched-bench"), *common, "-c", str(n * (N_SEED + N_MANY) + 64), "-npp",
-                          str(N_SEED), "-ntg", str(N_MANY), "-npl", str(n), *self.batched(setting), timeout=a.peer_limit)
-            return self.batched_speed(out)
-        what, _, depth = test.partition("@")
-        return self.single(a, common, what, int(depth or 0), setting)
+    def run_as(self, a, tests, setting):
+        """Test -> tokens a second of those that succeed."""
+        found, common = {}, ["-m", a.model, "-t", str(a.threads), "-ub", "512", "-b", "2048"]
+        alone = [t for t in tests if "@" in t or "+" in t]
+        groups = [[t for t in tests if t[0] == "b"], [t for t in tests if t[0] != "b" and t not in alone], *([t] for t in alone)]
+        for group in groups:
+            if not group:
+                continue
+            try:
+                with Busy(int(group[0].partition("+")[2] or 0)):
+                    found.update(self.batches(a, common, group, setting) if group[0][0] == "b" else self.single(a, common, group, setting))
+            except (RuntimeError, IndexError, ValueError) as e:
+                if len(group) == 1:
+                    say("%s, left out: %s" % (self.name, e))
+                else:
+                    groups.extend([t] for t in group)  # one of them fails
+        return found
+
+    def batches(self, a, common, tests, setting):
+        n = [t[1:] for t in tests]
+        command = [os.path.join(self.programs, "llama-batched-bench"), *common, "-c", str(max(map(int, n)) * (N_SEED + N_MANY) + 64), "-npp",
+                   str(N_SEED), "-ntg", str(N_MANY), "-npl", ",".join(n), *self.batched(setting)]
+        for _ in range(3):  # now and then it loses the end of what it says
+            speeds = self.batched_speeds(quietly(*command, timeout=a.peer_limit * len(n)))
+            if len(speeds) == len(tests):
+                return dict(zip(tests, speeds))
+        raise RuntimeError("not all figures told: " + " ".join(command))
 
     def batched(self, setting):
         return ["--output-format", "jsonl", *(["--no-repack"] if setting[1] == "0" else [])]
 
-    def batched_speed(self, out):
-        return first_json(out)["speed_tg"]
+    def batched_speeds(self, out):
+        return [r["speed_tg"] for r in all_json(out)]
 
-    def single(self, a, common, what, depth, setting):
-        n = ["-p", "0", "-n", str(N_ONE)] if what == "tg" else ["-p", what[2:], "-n", "0"]
-        out = quietly(os.path.join(self.programs, "llama-bench"), *common, *n, "-d", str(depth), "-r", "1", "-o", "jsonl", *setting,
-                      timeout=a.peer_limit)
-        return first_json(out)["avg_ts"]
+    def single(self, a, common, tests, setting):
+        prompts = [t[2:] for t in tests if t[:2] == "pp"]
+        n = ["-p", ",".join(prompts) or "0", "-n", str(N_ONE) if len(prompts) < len(tests) else "0", *self.depth(tests[0])]
+        out = quietly(os.path.join(self.programs, "llama-bench"), *common, *n, "-r", "1", *setting, *self.form, timeout=a.peer_limit * len(tests))
+        return dict(zip([t for t in tests if t[:2] == "pp"] + [t for t in tests if t[:2] != "pp"], self.single_speeds(out)))
+
+    form = ("-o", "jsonl")
+
+    def depth(self, test):
+        return ["-d", test.partition("@")[2] or "0"]
+
+    def single_speeds(self, out):
+        return [r["avg_ts"] for r in all_json(out)]
 
 
 class IkLlamaCpp(LlamaCpp):
     """Its own repacking at load, or not.  Decode at depth is measured after a prompt of that length; prefill at depth is not."""
-    name, settings = "ik_llama.cpp", (["-rtr", "1"], ["-rtr", "0"])
+    name, settings, form = "ik_llama.cpp", (["-rtr", "1"], ["-rtr", "0"]), ("-o", "json")
 
     def batched(self, setting):
         return ["-rtr"] if setting[1] == "1" else []
 
-    def batched_speed(self, out):
-        return [float(line.split("|")[8]) for line in out.splitlines() if line.startswith("|") and line.split("|")[1].strip().isdigit()][0]
+    def batched_speeds(self, out):
+        return [float(line.split("|")[8]) for line in out.splitlines() if line.startswith("|") and line.split("|")[1].strip().isdigit()]
 
-    def single(self, a, common, what, depth, setting):
+    def depth(self, test):
+        what, _, depth = test.partition("@")
         if depth and what != "tg":
             raise RuntimeError("no prefill at depth")
-        n = ["-p", "0", "-n", "0", "-gp", "%d,%d" % (depth, N_ONE)] if depth else \
-            ["-p", "0", "-n", str(N_ONE)] if what == "tg" else ["-p", what[2:], "-n", "0"]
-        out = quietly(os.path.join(self.programs, "llama-bench"), *common, *n, "-r", "1", "-o", "json", *setting, timeout=a.peer_limit)
-        return json.loads(out[out.index("["):out.rindex("]") + 1])[-1]["avg_ts"]
+        return ["-n", "0", "-gp", "%s,%d" % (depth, N_ONE)] if depth else []
+
+    def single_speeds(self, out):
+        return [r["avg_ts"] for r in json.loads(out[out.index("["):out.rindex("]") + 1])]
 
 
 # ---- Lignum ----
 
-def run_ours(a, test):
-    what, _, depth = test.partition("@")
-    prompt, batch, gen = str(N_SEED), "1", N_ONE
-    if what[:2] == "pp":
-        prompt, gen = what[2:], 1
-    elif what[0] == "b":
-        batch, gen = what[1:], N_MANY
-    command = [a.lignum, "bench", "-m", a.model, "--json", "--repeat", "1", "--threads", str(a.threads), "--prompt", prompt,
-               "--batch", batch, "--gen", str(gen)] + (["--depth", depth] if depth else [])
-    out = first_json(quietly(*command))
-    a.about = "%s, %s kernels, %d threads" % (out["machine"], out["kernels"], out["threads"])
-    return out["prompt" if what[:2] == "pp" else "answers"][0]["tokens_per_s"]
+def run_ours(a, tests, level=None):
+    """Test -> tokens a second; all in one start of the program, so of one answer length."""
+    prompts = [t[2:].partition("@")[0] for t in tests if t[:2] == "pp"]
+    batches = ["1" if t[:2] == "tg" else t[1:] for t in tests if t[:2] != "pp"]
+    one = all(t[:2] == "tg" for t in tests if t[:2] != "pp")
+    depth, busy = tests[0].partition("@")[2], tests[0].partition("+")[2]
+    command = [a.lignum, "bench", "-m", a.model, "--json", "--repeat", "1", "--threads", str(a.threads), "--prompt",
+               ",".join(prompts) or str(N_SEED), "--batch", ",".join(batches) or "1", "--gen",
+               str(N_ONE if one and batches else N_MANY if batches else 1), *a.pack]
+    command += (["--depth", depth] if depth else []) + (["--beside", busy] if busy else [])
+    out = first_json(quietly(*command, env={**os.environ, **({"LG_CPU": level} if level else {})}))
+    if level and out["kernels"] != level:
+        raise RuntimeError("level %s is not available here" % level)
+    if not level:
+        a.about = "%s, %s kernels, %d threads" % (out["machine"], out["kernels"], out["threads"])
+    if busy:
+        a.share[tests[0]] = out["fair_share"]
+        return {tests[0]: out["beside"][0]["tokens_per_s"]}
+    speeds = [r["tokens_per_s"] for r in out["prompt"][:len(prompts)] + out["answers"]]
+    return dict(zip([t for t in tests if t[:2] == "pp"] + [t for t in tests if t[:2] != "pp"], speeds))
 
 
 # ---- the limit ----
@@ -198,7 +268,7 @@ def limit(a, test, peak):
     if bytes_per is None:
         return None
     attn, gdn = layers // 4, layers - layers // 4
-    what, _, depth = test.partition("@")
+    what, _, depth = test.partition("+")[0].partition("@")
     depth = int(depth or 0)
     n = int(what[2:]) if what[:2] == "pp" else int(what[1:]) if what[0] == "b" else 1
     dense = attn * (hidden * 256 * (2 * heads + 2 * kv) + 256 * heads * hidden) + gdn * hidden * (4096 + 2 * vheads * 128 + vheads * 128)
@@ -229,33 +299,47 @@ def options():
     ap.add_argument("--type", default="Q4_K")
     ap.add_argument("--tests", default=TESTS, help="default " + TESTS)
     ap.add_argument("--repeat", type=int, default=5)
+    ap.add_argument("--levels", default="", metavar="L,L", help="measure ours at these levels (LG_CPU) too")
+    ap.add_argument("--once", action="store_true", help="start each program once a repeat, for all tests without depth: for files that "
+                    "take long to load")
+    ap.add_argument("--fixed", action="store_true", help="peers repack their weights at load; do not look for the better setting")
+    ap.add_argument("--load", action="store_true", help="measure starts instead: time and memory, packed weights not kept, made, and mapped")
+    ap.add_argument("--build", action="store_true", help="build the peers, with the programs of tests/py/matrix.py, and end")
     ap.add_argument("--threads", type=int, default=os.cpu_count())
     ap.add_argument("--peer", help="folder with llama-bench and llama-batched-bench of any llama.cpp; default: built from the package")
     ap.add_argument("--peer-limit", type=float, default=300, metavar="S", help="a peer that takes longer for one figure is left out; default 300")
+    ap.add_argument("--pack-dir", metavar="DIR", help="ours keeps packed weights in DIR and maps them at its next start, which is quicker")
     ap.add_argument("--no-peer", action="store_true", help="measure Lignum alone")
     ap.add_argument("--lignum", default=os.path.join(ROOT, "build/cli/lignum"))
     ap.add_argument("--cache", default=os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lignum/bench"))
     ap.add_argument("--json", help="write every figure to this file")
     a = ap.parse_args()
-    a.about = ""
+    a.about, a.share = "", {}
     return a
+
+
+def find_peers(a):
+    a.peers = []
+    for kind, given, build in ((LlamaCpp, a.peer, build_peer), (IkLlamaCpp, None, build_ik)):
+        if a.no_peer or a.load:
+            continue
+        try:
+            programs = given or build(a.cache, PROGRAMS + (MORE_PROGRAMS if a.build else ()))
+            if programs:
+                a.peers.append(kind(programs))
+        except (RuntimeError, OSError) as e:
+            say("%s is not measured: %s" % (kind.name, e))
 
 
 def prepare(a):
     """The peers, and the model."""
     os.makedirs(a.cache, exist_ok=True)
     a.lignum, a.model, a.json, a.peer = (x and os.path.abspath(x) for x in (a.lignum, a.model, a.json, a.peer))
+    a.pack = ["--pack-dir", os.path.abspath(a.pack_dir)] if a.pack_dir else []
     os.chdir(a.cache)  # peers leave logs where they are started
-    a.peers = []
-    for kind, given, build in ((LlamaCpp, a.peer, build_peer), (IkLlamaCpp, None, build_ik)):
-        if a.no_peer:
-            continue
-        try:
-            programs = given or build(a.cache)
-            if programs:
-                a.peers.append(kind(programs))
-        except (RuntimeError, OSError) as e:
-            say("%s is not measured: %s" % (kind.name, e))
+    find_peers(a)
+    if a.build:
+        return
     if a.model:
         a.shape = None
         return
@@ -278,39 +362,104 @@ def median_ratio(ours, theirs):
     return "%.2fx" % statistics.median(pairs) if pairs else "-"
 
 
-def print_table(a, peak, ours, theirs):
-    print("%s\n%s, medians of %d, tokens/s" % (a.about, os.path.basename(a.model), a.repeat))
+def print_table(a, peak, ours, lower, theirs):
+    print("%s\n%s, medians of %s, tokens/s" % (a.about, os.path.basename(a.model), ", ".join(sorted({str(len(v)) for v in ours.values()}))))
     print("limits: stream %.1f GB/s, %s GMAC/s\n" % (peak["stream_gbs"],
           ", ".join("%s %.0f" % (k.replace("_gmacs", ""), v) for k, v in peak.items() if k.endswith("_gmacs"))))
-    print("%-10s %10s %10s %9s" % ("test", "lignum", "limit", "of limit") + "".join("  %12s %8s" % (p.name, "ratio") for p in a.peers))
+    print("%-20s %10s %10s %9s" % ("test", "lignum", "limit", "of limit") + "".join("  %12s %8s" % (p.name, "ratio") for p in a.peers))
     for t in ours:
         top, mine = limit(a, t, peak), statistics.median(ours[t])
-        row = "%-10s %10.1f " % (t, mine) + ("%10.0f %8.0f%%" % (top, 100 * mine / top) if top else "%10s %9s" % ("-", "-"))
+        row = "%-20s %10.1f " % (t, mine) + ("%10.0f %8.0f%%" % (top, 100 * mine / top) if top else "%10s %9s" % ("-", "-"))
         for p in a.peers:
             speeds = [x for x in theirs[p.name][t] if x]
             row += "  %12s %8s" % ("%.1f" % statistics.median(speeds) if speeds else "fails", median_ratio(ours[t], theirs[p.name][t]))
         print(row)
+        for level, figures in lower.items():
+            row = "%-20s %10.1f %20s" % ("  " + level, statistics.median(figures[t]), "")
+            print(row + "".join("  %12s %8s" % ("", median_ratio(figures[t], theirs[p.name][t])) for p in a.peers))
+    for t in a.share:
+        if "tg" not in ours:
+            continue
+        kept = {"lignum": median_ratio(ours[t], ours["tg"]), **{p.name: median_ratio(theirs[p.name][t], theirs[p.name]["tg"]) for p in a.peers}}
+        print("\n%s: of tg alone, where a fair share of the processors is %.2f: %s" % (t, a.share[t], ", ".join(
+            "%s %s" % (k, v if v == "-" else "%s (%.0f %% of the share)" % (v[:-1], 100 * float(v[:-1]) / a.share[t])) for k, v in kept.items())))
+    for p in a.peers:
+        print("%s: %s" % (p.name, ", ".join("%s %s" % (t, " ".join(p.settings[i])) for t, i in p.best.items() if i is not None)))
+
+
+def groups_of(a, tests):
+    """Tests that are measured together: each alone, or with --once all but those at a depth or beside others."""
+    if not a.once:
+        return [[t] for t in tests]
+    together = [t for t in tests if "@" not in t and "+" not in t]
+    return ([together] if together else []) + [[t] for t in tests if t not in together]
+
+
+def measure(a):
+    """(ours, ours by lower level, theirs by name): test -> tokens a second of each repeat."""
+    most = {t.partition("*")[0]: int(t.partition("*")[2] or a.repeat) for t in a.tests.split(",")}
+    levels = [x for x in a.levels.split(",") if x]
+    ours, lower = {t: [] for t in most}, {x: {t: [] for t in most} for x in levels}
+    theirs = {p.name: {t: [] for t in most} for p in a.peers}
+    for r in range(a.repeat):
+        for group in groups_of(a, [t for t in most if r < most[t]]):
+            say("repeat %d of %d: %s" % (r + 1, a.repeat, " ".join(group)))
+            for t, v in run_ours(a, group).items():
+                ours[t].append(v)
+            for level in levels:
+                for t, v in run_ours(a, group, level).items():
+                    lower[level][t].append(v)
+            for p in a.peers:
+                for t, v in p.run(a, group).items():
+                    theirs[p.name][t].append(v)
+    return ours, lower, theirs
+
+
+# ---- starts ----
+
+def start(a, *more):
+    """(seconds to the end of an answer of one token, peak resident MiB)"""
+    begin = time.monotonic()
+    p = subprocess.Popen([a.lignum, "run", "-m", a.model, "-p", "hi", "-n", "1", "--no-think", "--ctx", "512", "--threads", str(a.threads), *more],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(p.pid, 0)
+    if status:
+        raise RuntimeError("lignum run failed on " + a.model)
+    return time.monotonic() - begin, usage.ru_maxrss / 1024
+
+
+def measure_load(a):
+    """Starts with the file in the page cache.  Bounds: peak RSS of 1.05 x the weights + 256 MiB; 2 s from packed weights."""
+    about = first_json(quietly(a.lignum, "bench", "-m", a.model, "--json", "--prompt", "1", "--batch", "1", "--gen", "1", "--repeat", "1"))
+    weights = about["weight_bytes"] / 2**20
+    bound = 1.05 * weights + 256
+    print("%s, %d threads; %s: weights %.0f MiB, bound of peak RSS %.0f MiB" % (about["machine"], about["threads"], os.path.basename(a.model),
+                                                                         weights, bound))
+    with tempfile.TemporaryDirectory(dir=a.cache) as pack:
+        for what, n, more in (("packed weights not kept", a.repeat, []), ("made and kept", 1, ["--pack-dir", pack]),
+                              ("mapped: a later start", a.repeat, ["--pack-dir", pack])):
+            runs = [start(a, *more) for _ in range(n)]
+            print("%-24s %8.2f s  (%.2f .. %.2f, %d starts)   peak RSS %5.0f MiB, %.3f of the bound" % (
+                what, statistics.median(t for t, _ in runs), min(runs)[0], max(runs)[0], n, max(m for _, m in runs), max(m for _, m in runs) / bound))
 
 
 def main():
     a = options()
     prepare(a)
+    if a.build:
+        return
     warm(a.model)
+    if a.load:
+        measure_load(a)
+        return
     limits = os.path.join(os.path.dirname(a.lignum), "../tests/bench/bench_limits")
     peak = json.loads(quietly(limits, str(a.threads)))
     peak["integer"] = max(v for k, v in peak.items() if k.startswith("int8"))
-    tests = a.tests.split(",")
-    ours, theirs = {t: [] for t in tests}, {p.name: {t: [] for t in tests} for p in a.peers}
-    for r in range(a.repeat):
-        for t in tests:
-            say("repeat %d of %d: %s" % (r + 1, a.repeat, t))
-            ours[t].append(run_ours(a, t))
-            for p in a.peers:
-                theirs[p.name][t].append(p.run(a, t))
-    print_table(a, peak, ours, theirs)
+    ours, lower, theirs = measure(a)
+    print_table(a, peak, ours, lower, theirs)
     if a.json:
         with open(a.json, "w") as f:
-            json.dump({"about": a.about, "model": os.path.basename(a.model), "limits": peak, "lignum": ours, **theirs}, f)
+            json.dump({"about": a.about, "model": os.path.basename(a.model), "limits": peak, "lignum": ours, "levels": lower, **theirs}, f)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,8 @@ def main():
         differ = {r[0] for r in rows if float(r[1]) >= float(r[2]) > 0}
         assert len(rows) == 5 + 23 and differ == {r[0] for r in rows} - {"embedding"}, out
 
+        assert "positions        128" in run("verify", files["q8_0"], "--ctx", "48", "--skip", "32")
+        run("verify", files["q8_0"], "--ctx", "48", "--skip", "48", status=2)
         # A gate that cannot be met; another model as the reference.
         out = run("verify", files["q4_k"], "--against", MODEL, "--ctx", "48", "--max-kl", "1e-9", status=1)
         assert mean(out) > 1e-4 and "MISSED" in out, out
