@@ -2,8 +2,8 @@
  *
  * In: s.xn.  Out: s.mix, and the KV pages of the rows' positions.  All keys of the step are stored before any query
  * looks, so a row sees its own position and the earlier rows of its sequence.  Pages are merged in ascending order.
- * Tasks: rows for norm and store; (block of query rows, KV head) for the scores, all pages in one task; where a block is too
- * much for one thread, (page, KV head), and the merge by query in the next region.
+ * Tasks: rows for norm and store; (block of query rows, KV head) for the scores, all pages in one task; where the others would
+ * wait for a block, (page, KV head), and the merge by query in the next region, which costs a quarter to a half more.
  * Thread: engine and pool.  Test: tests/unit/test_golden.c, tests/unit/test_exact.c */
 #include "backend/cpu/cpu.h"
 
@@ -20,6 +20,7 @@ typedef struct attn_ctx {
     uint32_t layer;
     float scale;         /* of scores */
     uint64_t n_row_page; /* tokens x pages of all blocks */
+    bool even;           /* whole blocks keep all threads busy */
 } attn_ctx;
 
 /* Query rows of KV head h start here: [rows][group][d]. */
@@ -102,7 +103,7 @@ static block find_block(const attn_ctx *c, uint32_t blk) {
     b.n = left < LG_CPU_ATTN_BLK ? left : LG_CPU_ATTN_BLK;
     b.n_page = (b.seq->pos + b.t0 + b.n - 1) / LG_PAGE_TOK + 1;
     /* Where one KV head of it is more than half of what a thread gets, the others would wait. */
-    b.split = be->n_thread > 1 && b.n_page >= be->split_from &&
+    b.split = be->n_thread > 1 && !c->even && b.n_page >= be->split_from &&
               2 * (uint64_t)b.n * b.n_page * (uint32_t)be->n_thread >
                   c->n_row_page * be->cfg->n_kv_head;
     return b;
@@ -253,15 +254,34 @@ static void split_block(const attn_ctx *c, const block *b) {
     }
 }
 
+/* Whether few whole tasks, taken in turn by whoever is free, end within a tenth of the least time that there can be: one sequence on
+ * as many threads as there are KV heads, for one. */
+static bool ends_evenly(const attn_ctx *c, uint32_t n_blk) {
+    enum { MAX_THREAD = 64, MAX_TASK = 128 };
+    uint64_t load[MAX_THREAD] = {0}, most = 0, all = c->n_row_page * c->be->cfg->n_kv_head;
+    uint32_t n_thread = (uint32_t)c->be->n_thread, n_head = c->be->cfg->n_kv_head;
+    if (n_thread > MAX_THREAD || n_blk > MAX_TASK / n_head) return false;
+    for (uint32_t i = 0; i < n_blk * n_head; i++) {
+        block b = find_block(c, i / n_head);
+        uint32_t first = 0;
+        for (uint32_t t = 1; t < n_thread; t++)
+            if (load[t] < load[first]) first = t;
+        load[first] += (uint64_t)b.n * b.n_page;
+        if (load[first] > most) most = load[first];
+    }
+    return 10 * most * n_thread <= 11 * all;
+}
+
 void lg_cpu_attn_pages(lg_backend *be, uint32_t layer) {
     const lg_config *cfg = be->cfg;
-    attn_ctx c = {be, &be->w->layer[layer], layer, 1.0f / sqrtf((float)cfg->d_head), 0};
+    attn_ctx c = {be, &be->w->layer[layer], layer, 1.0f / sqrtf((float)cfg->d_head), 0, false};
     uint32_t n_blk = be->s.seq_task[be->batch->n_seq];
     uint64_t n_apart = 0;
     for (uint32_t i = 0; i < n_blk; i++) {
         block b = find_block(&c, i);
         c.n_row_page += (uint64_t)b.n * b.n_page;
     }
+    c.even = ends_evenly(&c, n_blk);
     for (uint32_t i = 0; i < n_blk; i++) {
         block b = find_block(&c, i);
         if (!b.split) continue;
@@ -319,7 +339,7 @@ void lg_cpu_attn(lg_backend *be, uint32_t layer) {
     lg_cpu_quant_jobs(be, &s->xn_q, in, 3);
     lg_cpu_gemm_run(be, in, 3);
     lg_cpu_mark(be, LG_OP_MIX_IN);
-    attn_ctx c = {be, w, layer, 1.0f / sqrtf((float)d), 0};
+    attn_ctx c = {be, w, layer, 1.0f / sqrtf((float)d), 0, false};
     if (batch->spread) lg_cpu_spread_pages(be, layer);
     lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * width * 4,
                prepare_task, &c);
