@@ -9,42 +9,48 @@
 
 static const struct {
     const char *name;
-    double hidden, n_layer, n_head, n_v_head, n_expert, n_used, wide;
+    uint32_t n_embd, n_layer, n_head, n_v_head, n_expert, n_expert_tok, n_ff;
 } known[] = {{"397b", 4096, 60, 32, 64, 512, 10, 1024},
              {"122b", 3072, 48, 32, 64, 256, 8, 1024},
              {"35b", 2048, 40, 16, 32, 256, 8, 512}};
 
+bool lg_plan_config_named(const char *name, lg_config *c) {
+    size_t i = 0;
+    while (i < LG_COUNT(known) && strcmp(known[i].name, name) != 0) i++;
+    if (i == LG_COUNT(known)) return false;
+    *c = (lg_config){.n_vocab = 248320,
+                     .n_embd = known[i].n_embd,
+                     .n_layer = known[i].n_layer,
+                     .n_ctx_max = 262144,
+                     .eps = 1e-6f,
+                     .n_head = known[i].n_head,
+                     .n_kv_head = 2,
+                     .d_head = 256,
+                     .n_rot = 64,
+                     .rope_theta = 1e7,
+                     .n_k_head = 16,
+                     .n_v_head = known[i].n_v_head,
+                     .d_k = 128,
+                     .d_v = 128,
+                     .n_expert = known[i].n_expert,
+                     .n_expert_tok = known[i].n_expert_tok,
+                     .n_ff_expert = known[i].n_ff,
+                     .n_ff_shared = known[i].n_ff};
+    for (uint32_t l = 0; l < c->n_layer; l++)
+        c->layer[l] = l % 4 == 3 ? LG_LAYER_ATTN : LG_LAYER_GDN;
+    return true;
+}
+
 bool lg_plan_model_named(const char *name, lg_plan_model *m) {
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strcmp(known[i].name, name) != 0) continue;
-        *m = (lg_plan_model){.hidden = known[i].hidden,
-                             .n_gdn = known[i].n_layer * 3 / 4,
-                             .n_attn = known[i].n_layer / 4,
-                             .n_head = known[i].n_head,
-                             .n_kv_head = 2,
-                             .d_head = 256,
-                             .n_k_head = 16,
-                             .n_v_head = known[i].n_v_head,
-                             .d_k = 128,
-                             .d_v = 128,
-                             .n_expert = known[i].n_expert,
-                             .n_used = known[i].n_used,
-                             .wide = known[i].wide,
-                             .wide_shared = known[i].wide,
-                             .n_vocab = 248320,
-                             .b_dense = 1,
-                             .b_expert = 1,
-                             .b_router = 2,
-                             .b_head = 2,
-                             .b_act = 2,
-                             .b_kv = 1,
-                             .b_state = 2,
-                             .state_moves = 2,
-                             .chunk = 64};
-        snprintf(m->name, sizeof m->name, "%s", name);
-        return true;
-    }
-    return false;
+    lg_config c;
+    if (!lg_plan_config_named(name, &c)) return false;
+    lg_plan_model_of(&c, 1, m);
+    m->b_router = m->b_head = m->b_act = m->b_state = 2;
+    m->b_kv = 1;
+    m->state_moves = 2;
+    m->chunk = 64;
+    snprintf(m->name, sizeof m->name, "%s", name);
+    return true;
 }
 
 void lg_plan_model_of(const lg_config *c, double weight_bytes, lg_plan_model *m) {

@@ -34,7 +34,10 @@ typedef struct lg_plan_model {
     double chunk;    /* rows of GDN that are computed together in prefill */
 } lg_plan_model;
 
-/* "397b", "122b", "35b", as served on TPUs: 8-bit weights and KV, 16-bit state.  False: no such name. */
+/* The published models "397b", "122b", "35b": their configurations.  False: no such name. */
+bool lg_plan_config_named(const char *name, lg_config *c);
+
+/* The same, as served on TPUs: 8-bit weights and KV, 16-bit state.  False: no such name. */
 bool lg_plan_model_named(const char *name, lg_plan_model *m);
 
 /* From a checkpoint's configuration; weights of weight_bytes a number (both kinds), activations and state in 32 bits, KV in 16. */

@@ -4,6 +4,7 @@
 #include "rig.h"
 
 #include "backend/pjrt/step/step.h"
+#include "plan/plan.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -174,37 +175,7 @@ static void test_other_walks(void **state) {
     }
 }
 
-/* The published models: hidden size, layers, heads, value heads, experts, chosen, expert width. */
-static const struct {
-    const char *name;
-    uint32_t n_embd, n_layer, n_head, n_v_head, n_expert, n_expert_tok, n_ff;
-} published[] = {{"35B", 2048, 40, 16, 32, 256, 8, 512},
-                 {"122B", 3072, 48, 32, 64, 256, 8, 1024},
-                 {"397B", 4096, 60, 32, 64, 512, 10, 1024}};
-
-static lg_config published_config(size_t i) {
-    lg_config c = {.n_vocab = 248320,
-                   .n_embd = published[i].n_embd,
-                   .n_layer = published[i].n_layer,
-                   .n_ctx_max = 262144,
-                   .eps = 1e-6f,
-                   .n_head = published[i].n_head,
-                   .n_kv_head = 2,
-                   .d_head = 256,
-                   .n_rot = 64,
-                   .rope_theta = 1e7,
-                   .n_k_head = 16,
-                   .n_v_head = published[i].n_v_head,
-                   .d_k = 128,
-                   .d_v = 128,
-                   .n_expert = published[i].n_expert,
-                   .n_expert_tok = published[i].n_expert_tok,
-                   .n_ff_expert = published[i].n_ff,
-                   .n_ff_shared = published[i].n_ff};
-    for (uint32_t l = 0; l < c.n_layer; l++)
-        c.layer[l] = l % 4 == 3 ? LG_LAYER_ATTN : LG_LAYER_GDN;
-    return c;
-}
+static const char *const published[] = {"35b", "122b", "397b"};
 
 static void test_published_sizes(void **state) {
     (void)state;
@@ -212,7 +183,8 @@ static void test_published_sizes(void **state) {
     static const lg_pjrt_bucket prefill = {
         .n_many = 1, .n_row = 1024, .n_page = 144, .n_out = 1};
     for (size_t i = 0; i < LG_COUNT(published); i++) {
-        lg_config cfg = published_config(i);
+        lg_config cfg;
+        assert_true(lg_plan_config_named(published[i], &cfg));
         lg_pjrt_model m = model_of(&cfg);
         m.n_device = 8;
         m.weight = m.kv = m.state = LG_PJRT_BF16;
@@ -236,8 +208,7 @@ static void test_published_sizes(void **state) {
         size_t whole = check_bucket(&m, &prefill);
         printf("  %-5s a group in a loop: decode %zu kB, prefill %zu kB, %u loops, written and "
                "read in %.0f ms; written out %zu kB, %u arguments\n",
-               published[i].name, a / 1000, b / 1000, n_loop, 1e3 * looped, whole / 1000,
-               sig.n_arg);
+               published[i], a / 1000, b / 1000, n_loop, 1e3 * looped, whole / 1000, sig.n_arg);
         assert_true(b * cfg.n_layer / 4 > whole / 2 && whole > b * cfg.n_layer / 8);
     }
 }
@@ -252,7 +223,8 @@ static void refused(lg_pjrt_model m, lg_pjrt_bucket b, lg_status want, const cha
 
 static void test_refused(void **state) {
     (void)state;
-    lg_config cfg = published_config(0);
+    lg_config cfg;
+    assert_true(lg_plan_config_named("35b", &cfg));
     lg_pjrt_model m = model_of(&cfg), bad = m;
     lg_pjrt_bucket b = buckets[0], none = b;
     none.n_one = 0;
