@@ -53,12 +53,23 @@ static void drop(float **all, size_t n) {
 
 static const char *only = ""; /* lines to measure */
 
+static lg_peak peak; /* of one thread */
+
+/* What a line is a share of: reading, or the products that its level is made of. */
+static double limit_of(const char *name, const lg_kern *k, const char *unit) {
+    if (strcmp(unit, "B") == 0) return peak.stream_gbs;
+    if (strcmp(unit, "MAC") != 0) return 0;
+    return name[0] == 'q' ? lg_peak_integer(&peak, k->name) : lg_peak_float(&peak, k->name);
+}
+
 /* `units` is the work of one call. */
 static void report(const char *name, const lg_kern *k, work *run, void *ctx, double units,
                    const char *unit, bool vs_ref) {
     if (!strstr(name, only)) return;
     double us = time_us(run, k, ctx);
-    printf("%-34s %-7s %12.2f us %9.2f G%s/s", name, k->name, us, units / us * 1e-3, unit);
+    double speed = units / us * 1e-3, limit = limit_of(name, k, unit);
+    printf("%-34s %-10s %12.2f us %9.2f G%s/s", name, k->name, us, speed, unit);
+    if (limit > 0) printf(" = %3.0f %% of %.0f", 100 * speed / limit, limit);
     if (vs_ref) printf("   %6.1f x ref", time_us(run, lg_kern_level("ref"), ctx) / us);
     printf("\n");
     fflush(stdout);
@@ -126,6 +137,9 @@ static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_
     lg_mat w = {.type = type, .n_out = n_out, .n_in = n_in};
     size_t bytes = lg_mat_n_panel(&w) * lg_dtype_panel_bytes(type, n_in),
            n = (size_t)n_row * n_in;
+    char name[64];
+    snprintf(name, sizeof name, "qgemm %s M=%u %ux%u", lg_dtype_name(type), n_row, n_out, n_in);
+    if (!strstr(name, only)) return;
     uint8_t *panel = lg_mem_alloc(bytes);
     float *x = floats(n, -1, 1), *d = floats(n / 32, 0, 1);
     int8_t *v8 = lg_mem_alloc(n);
@@ -140,8 +154,6 @@ static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_
                     floats(n_row * (size_t)n_out, 0, 1),
                     n_row};
     for (uint32_t r = 0; r < n_row; r++) k->quant_row(x + (size_t)r * n_in, n_in, &c.x, r);
-    char name[64];
-    snprintf(name, sizeof name, "qgemm %s M=%u %ux%u", lg_dtype_name(type), n_row, n_out, n_in);
     if (n_row == 1)
         report(name, k, run_qgemm, &c, (double)bytes, "B", false);
     else
@@ -155,7 +167,7 @@ static void bench_qgemm(const lg_kern *k, lg_dtype type, uint32_t n_out, uint32_
 }
 
 static void bench_quantised(const lg_kern *k) {
-    static const uint32_t rows[] = {4, 16, 32, 64, 128, 512};
+    static const uint32_t rows[] = {4, 16, 32, 64, 128, 512, 2048};
     for (int type = LG_Q4_0; type < LG_N_DTYPE; type++) {
         if (!lg_dtype_is_int((lg_dtype)type)) continue;
         bench_qgemm(k, (lg_dtype)type, 131072, 2048, 1);
@@ -309,10 +321,12 @@ static void bench(const lg_kern *k) {
 }
 
 static void print_limits(void) {
-    printf("limits of one thread: stream %.1f GB/s, FMA %.1f GMAC/s, bytes %.1f GMAC/s, VNNI "
+    if (!lg_peak_measure(NULL, &peak)) return;
+    printf("limits of one thread: stream %.1f GB/s, FMA %.1f and %.1f GMAC/s, bytes %.1f "
+           "GMAC/s, VNNI "
            "%.1f GMAC/s, AMX %.1f GMAC/s\n",
-           lg_peak_stream_gbs((size_t)512 << 20), lg_peak_fma_gmacs(), lg_peak_int8_gmacs(),
-           lg_peak_vnni_gmacs(), lg_peak_amx_gmacs());
+           peak.stream_gbs, peak.fma_gmacs, peak.fma512_gmacs, peak.int8_gmacs, peak.vnni_gmacs,
+           peak.amx_gmacs);
 }
 
 int main(int argc, char **argv) {
