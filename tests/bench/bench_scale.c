@@ -2,19 +2,24 @@
  *
  * usage: bench_scale [--bandwidth GB/s] [--ops TFLOP/s] [--link GB/s] [--latency US] [--inside GB/s] [--ranks-per-node G] [--layers L]
  *                    [--exchange NAME] [--wire NAME] [--overlap on|off] [--measure THREADS] [--check PER_CENT] [--real]
+ *                    [--threads N] [--head-us US] [--prompt-rows N]
  * What runs is src/dist: rows, routing and sums travel, with replicas of nothing and routing drawn evenly.  What does not run are the
  * products: a rank is told to compute for as long as their bytes and operations take at the given rates (--measure: those of this machine's
  * kernels, of one thread, times THREADS).  Clocks are numbers (comm_sim.h).  L layers are simulated and stand for all.
  * --real: under mpirun, by real messages between its ranks, which sleep for as long as they would compute (tests/e2e/netns.py); links are
  * measured as the engine does, and the cases are those with few rows.  Give rates, or take those of one thread, once for all ranks.
  * --check: exit status 1 when a forecast is off by more.  Results depend on the options alone, but for --measure.
+ * The recurrence of a prompt is counted apart, as it runs over rows: a value head of one row takes --head-us on one of a rank's N threads
+ * (--measure: that of this machine's kernel), and a head is one thread's.
  * Beside each result the forecast: the same rates, the expected number of experts that the fullest rank reads, and choose.h.
- * Cases: T sequences that decode; prompts on all ranks, 512 rows of each (up to 4 ranks); one prompt of 8,192 alone, in steps of 1,024 rows of its rank; one sequence alone. */
+ * Cases: T sequences that decode; prompts on all ranks, 512 rows of each (up to 4 ranks); one prompt of 8,192 alone, in steps of 1,024 rows
+ * (--prompt-rows) of its rank, or divided over all ranks (spread.h: rows, heads, keys, states); one sequence alone. */
 #include "comm_sim.h"
 
 #include "base/clock.h"
 #include "base/num.h"
 #include "dist/exchange.h"
+#include "dist/spread.h"
 #include "kern/kern.h"
 #include "plan/plan.h"
 
@@ -24,13 +29,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ROW  1024
 #define PIECES   8 /* of a product, between which messages are looked after */
 #define CONTEXT  4096.0
 #define FILL_BLK 16
 
 typedef struct rates {
-    double bandwidth, ops; /* of one rank */
+    double bandwidth, ops;   /* of one rank */
+    double n_thread, head_s; /* of one rank; a value head of a row of a prompt */
+    uint32_t n_prompt_row;
     lg_links links;
     uint32_t n_local, n_layer;
     lg_exchange_how how;
@@ -39,6 +45,9 @@ typedef struct rates {
 
 static rates R = {.bandwidth = 300e9,
                   .ops = 9.2e12,
+                  .n_thread = 16,
+                  .head_s = 1.9e-6,
+                  .n_prompt_row = 1024,
                   .links = {.in = {2e-6, 0.5e-6, 20e9}, .out = {20e-6, 2e-6, 12.5e9}},
                   .n_local = 1,
                   .n_layer = 4,
@@ -49,8 +58,9 @@ typedef struct run {
     sim *s;
     lg_place place;
     uint32_t n_rank, n_row[LG_MAX_RANK];
-    bool prompt;
-    uint64_t start_us; /* of a real step */
+    uint32_t n_layer;
+    bool prompt, divided; /* divided: rank 0's prompt over all */
+    uint64_t start_us;    /* of a real step */
 } run;
 
 /* ---- what computing takes ---- */
@@ -59,7 +69,16 @@ static double spend(double bytes, double ops) {
     return fmax(bytes / R.bandwidth, ops / R.ops);
 }
 
-/* Mixer, router, norms of `rows` own rows. */
+static bool is_attn(uint32_t layer) {
+    return layer % 4 == 3;
+}
+
+/* Recurrence of a prompt's rows: `heads` value heads on this rank. */
+static double heads_seconds(double rows, double heads) {
+    return rows * ceil(heads / R.n_thread) * R.head_s;
+}
+
+/* Mixer, router, norms of `rows` own rows, without the recurrence. */
 static double mixer_seconds(const lg_plan_model *m, double rows, bool prompt) {
     double n = lg_plan_n_layer(m), share = m->n_attn / n;
     double params = (lg_plan_dense_params(m) - n * lg_plan_shared_params(m)) / n;
@@ -97,6 +116,8 @@ typedef struct rank_ctx {
     run *r;
     lg_exchange *x;
     uint32_t rank;
+    lg_spread sp;
+    uint32_t *rows, *whole, *home; /* spread.h */
 } rank_ctx;
 
 /* Everybody waits for everybody; the largest value comes back. */
@@ -169,12 +190,57 @@ static void draw_rows(const lg_exchange *x, uint32_t layer, uint32_t *id, float 
         }
 }
 
-static lg_status run_layer(const rank_ctx *c, uint32_t layer, const float *xn, uint32_t *id,
-                           float *w, float *out) {
+/* Words of a key head: of a row before the recurrence and after it, of its state; of a row's keys and values. */
+static size_t in_words(const lg_plan_model *m) {
+    return (size_t)(2 * m->d_k + m->n_v_head / m->n_k_head * (m->d_v + 2));
+}
+
+static size_t out_words(const lg_plan_model *m) {
+    return (size_t)(m->n_v_head / m->n_k_head * m->d_v);
+}
+
+static size_t state_words(const lg_plan_model *m) {
+    double ratio = m->n_v_head / m->n_k_head;
+    return (size_t)(3 * 2 * m->d_k + ratio * (m->d_k + 3) * m->d_v);
+}
+
+static size_t key_words(const lg_plan_model *m) {
+    return (size_t)(2 * m->n_kv_head * m->d_head);
+}
+
+/* What is moved in memory of this rank's n rows and of its heads of all. */
+static double pack_seconds(const lg_plan_model *m, double n) {
+    return 4 * 4 * n * m->n_k_head * (double)(in_words(m) + out_words(m)) / R.bandwidth;
+}
+
+/* The messages of a divided mixer, and what comes between them. */
+static lg_status run_divided(rank_ctx *c, uint32_t layer) {
+    const lg_plan_model *m = &c->r->m;
+    lg_spread *sp = &c->sp;
+    double n = lg_spread_n_row(sp), all = sp->n_row, ratio = m->n_v_head / m->n_k_head;
+    double heads = lg_spread_head0(sp, c->rank + 1) - lg_spread_head0(sp, c->rank);
+    if (is_attn(layer)) {
+        LG_TRY(lg_spread_gather(sp, key_words(m), c->whole));
+        spend_time(c, 4 * 2 * all * (double)key_words(m) / R.bandwidth);
+        return LG_OK;
+    }
+    LG_TRY(lg_spread_home_end(sp));
+    LG_TRY(lg_spread_swap(sp, true, in_words(m), c->rows, c->whole));
+    spend_time(c, heads_seconds(all, heads * ratio) + pack_seconds(m, n));
+    LG_TRY(lg_spread_swap(sp, false, out_words(m), c->rows, c->whole));
+    return lg_spread_home(sp, state_words(m), c->home);
+}
+
+static lg_status run_layer(rank_ctx *c, uint32_t layer, const float *xn, uint32_t *id, float *w,
+                           float *out) {
     const lg_plan_model *m = &c->r->m;
     lg_exchange *x = c->x;
     uint32_t n = lg_exchange_n_own(x);
     spend_time(c, mixer_seconds(m, n, c->r->prompt));
+    if (c->r->divided)
+        LG_TRY(run_divided(c, layer));
+    else if (c->r->prompt && !is_attn(layer))
+        spend_time(c, heads_seconds(n, m->n_v_head));
     draw_rows(x, layer, id, w);
     LG_TRY(lg_exchange_start(x, layer, xn, id, w));
     compute(c, shared_seconds(m, n));
@@ -187,10 +253,32 @@ static lg_status run_layer(const rank_ctx *c, uint32_t layer, const float *xn, u
         LG_TRY(lg_exchange_finish(x));
         spend_time(c, copy_seconds(m, (1.0 + x->k) * n));
     } else {
-        LG_TRY(lg_exchange_sums(x, fill, (void *)(uintptr_t)c, out));
+        LG_TRY(lg_exchange_sums(x, fill, c, out));
     }
     spend_time(c, copy_seconds(m, 3.0 * n));
     return LG_OK;
+}
+
+/* Memory for a divided prompt of t rows; nobody writes it but the messages. */
+static void *open_divided(rank_ctx *c, lg_comm *comm, uint32_t t) {
+    const lg_plan_model *m = &c->r->m;
+    uint32_t n_head = (uint32_t)m->n_k_head;
+    size_t own = t / comm->n_rank + 1, heads = (n_head + comm->n_rank - 1) / comm->n_rank;
+    size_t n_whole =
+        t * (heads * in_words(m) > key_words(m) ? heads * in_words(m) : key_words(m));
+    lg_arena a;
+    lg_arena_init(&a, NULL, 0);
+    lg_spread_carve(&a, comm, n_head, &c->sp);
+    size_t n_req = a.used_bytes, n_rows = own * n_head * in_words(m);
+    char *p = calloc(1, n_req + 4 * (n_rows + n_whole + n_head * state_words(m)));
+    LG_ASSERT(p);
+    lg_arena_init(&a, p, n_req);
+    lg_spread_carve(&a, comm, n_head, &c->sp);
+    c->rows = (uint32_t *)(void *)(p + n_req);
+    c->whole = c->rows + n_rows;
+    c->home = c->whole + n_whole;
+    lg_spread_begin(&c->sp, 0, t);
+    return p;
 }
 
 static void rank_body(void *ctx, uint32_t rank) {
@@ -214,14 +302,17 @@ static void rank_body(void *ctx, uint32_t rank) {
     lg_exchange_carve(&a, comm, &r->place, &R.how, t, h, k, &x);
     if (!r->s) memset(block, 0, bytes);
     lg_exchange_begin(&x, r->n_row);
-    rank_ctx c = {r, &x, rank};
+    rank_ctx c = {.r = r, .x = &x, .rank = rank};
+    void *more = r->divided ? open_divided(&c, comm, t) : NULL;
     if (!r->s) meet(0);
     r->start_us = lg_clock_us();
-    for (uint32_t l = 0; l < R.n_layer; l++)
+    for (uint32_t l = 0; l < r->n_layer; l++)
         if (run_layer(&c, l, rows, id, w, rows + (size_t)t * h) != LG_OK) {
             fprintf(stderr, "bench_scale: %s\n", comm->why);
             exit(1);
         }
+    if (more) LG_ASSERT(lg_spread_home_end(&c.sp) == LG_OK);
+    free(more);
     free(block);
     free(rows);
     free(w);
@@ -230,7 +321,7 @@ static void rank_body(void *ctx, uint32_t rank) {
 
 static double simulate(run *r) {
     lg_place_opt o = {
-        .n_rank = r->n_rank, .n_layer = R.n_layer, .n_expert = (uint32_t)r->m.n_expert};
+        .n_rank = r->n_rank, .n_layer = r->n_layer, .n_expert = (uint32_t)r->m.n_expert};
     double last = 0, most = 0;
     LG_ASSERT(lg_place_balance(&r->place, &o, NULL) == LG_OK);
     r->s = sim_open(r->n_rank, r->n_rank / R.n_local ? r->n_rank / R.n_local : 1, &R.links);
@@ -241,7 +332,7 @@ static double simulate(run *r) {
     }
     sim_close(r->s);
     lg_place_fini(&r->place);
-    return last / R.n_layer * lg_plan_n_layer(&r->m) +
+    return last / r->n_layer * lg_plan_n_layer(&r->m) +
            head_seconds(&r->m, r->prompt ? 1 : most);
 }
 
@@ -310,15 +401,43 @@ static double forecast(const run *r) {
                    copy_seconds(m, n.all * (touched + m->n_used / r->n_rank)) +
                    lg_exchange_seconds(&R.links, &g, R.how.kind, n) -
                    (R.how.no_overlap ? 0 : fmin(shared, rows));
+    double attn = 0, gdn = 0, rec = r->divided ? ceil(m->n_k_head / r->n_rank) : m->n_k_head;
+    for (uint32_t l = 0; l < r->n_layer; l++) *(is_attn(l) ? &attn : &gdn) += 1.0 / r->n_layer;
+    if (r->prompt)
+        layer +=
+            gdn * heads_seconds(r->divided ? n.all : n.most, rec * m->n_v_head / m->n_k_head);
+    if (r->divided) {
+        lg_divide_shape d = {.n_gdn = gdn,
+                             .n_attn = attn,
+                             .in = 4 * m->n_k_head * (double)in_words(m),
+                             .out = 4 * m->n_k_head * (double)out_words(m),
+                             .keys = 4 * (double)key_words(m),
+                             .state = 4 * m->n_k_head * (double)state_words(m)};
+        layer += lg_divide_seconds(&R.links, &g, &d, n.all, 0, 0) +
+                 gdn * pack_seconds(m, n.most) + attn * 2 * n.all * d.keys / R.bandwidth;
+    }
     return layer * lg_plan_n_layer(m) + head_seconds(m, r->prompt ? 1 : n.most);
 }
 
 /* ---- cases ---- */
 
+static uint32_t divided_rows(uint32_t t, uint32_t n, uint32_t rank) {
+    uint32_t p = lg_spread_place(0, n, rank);
+    return lg_spread_part(t, n, p + 1) - lg_spread_part(t, n, p);
+}
+
 static double worst, allowed = 1e9;
 
-/* `one`: the rows are all of rank 0; `each`: every rank has t of them. */
-static void measure_case(const char *name, const char *what, uint32_t t, bool one, bool each) {
+/* Whose the t rows are. */
+typedef enum {
+    EVEN,   /* of all ranks together */
+    ONE,    /* of rank 0 */
+    EACH,   /* of every rank, t each */
+    DIVIDED /* of a prompt of rank 0's, over all */
+} rows_of;
+
+static void measure_case(const char *name, const char *what, uint32_t t, rows_of of) {
+    bool one = of == ONE, each = of == EACH;
     double base = 0;
     for (uint32_t n = 1; n <= (each ? 4 : 16); n *= 2) {
         run *r = calloc(1, sizeof *r);
@@ -328,10 +447,15 @@ static void measure_case(const char *name, const char *what, uint32_t t, bool on
             continue;
         }
         r->n_rank = n;
-        r->prompt = each || (one && t > 1);
+        r->divided = of == DIVIDED && n > 1;
+        r->prompt = each || of == DIVIDED || (one && t > 1);
+        r->n_layer = r->prompt ? (R.n_layer + 3) / 4 * 4 : R.n_layer; /* both kinds */
         R.how.links = R.links;
         for (uint32_t k = 0; k < n; k++)
-            r->n_row[k] = each ? t : one ? (k == 0) * t : t * (k + 1) / n - t * k / n;
+            r->n_row[k] = each         ? t
+                          : one        ? (k == 0) * t
+                          : r->divided ? divided_rows(t, n, k)
+                                       : t * (k + 1) / n - t * k / n;
         double tokens = each ? t * n : t, f = forecast(r);
         double s = n > 1 && R.real.n_rank == n ? measure_step(r) : simulate(r), off = f / s - 1;
         if (n == 1) base = s / tokens;
@@ -396,6 +520,51 @@ static void measure_kernels(double n_thread) {
     free(x.d);
 }
 
+/* One value head of a row of a prompt by this machine's kernel, one thread. */
+static void measure_head(void) {
+    enum { D = 128, ROWS = LG_GDN_C, ROUNDS = 20 };
+    static float q[ROWS * D], k[ROWS * D], v[ROWS * D], o[ROWS * D], g[ROWS], beta[ROWS],
+        s[D * D];
+    static float open_k[D * LG_GDN_C], open_d[LG_GDN_C * D], open_g[LG_GDN_C];
+    size_t n = (lg_gdn_scratch_floats(D, D) * sizeof(float) + 63) / 64 * 64;
+    float *scratch = aligned_alloc(64, n);
+    LG_ASSERT(scratch);
+    for (uint32_t i = 0; i < ROWS * D; i++) {
+        q[i] = 0.1f * (lg_num_rng_unit(2, i, 0, 0) - 0.5f);
+        k[i] = 0.1f * (lg_num_rng_unit(2, i, 1, 0) - 0.5f);
+        v[i] = lg_num_rng_unit(2, i, 2, 0) - 0.5f;
+        g[i % ROWS] = -0.1f;
+        beta[i % ROWS] = 0.5f;
+    }
+    lg_gdn_arg a = {.dk = D,
+                    .dv = D,
+                    .n_tok = ROWS,
+                    .has_init = true,
+                    .q = q,
+                    .k = k,
+                    .ld_qk = D,
+                    .v = v,
+                    .ld_v = D,
+                    .g = g,
+                    .beta = beta,
+                    .ld_g = 1,
+                    .o = o,
+                    .ld_o = D,
+                    .s = s,
+                    .open_k = open_k,
+                    .open_d = open_d,
+                    .open_g = open_g,
+                    .scratch = scratch};
+    double best = 1e30;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t start = lg_clock_ns();
+        lg_kern_get()->gdn_rows(&a);
+        best = fmin(best, (double)(lg_clock_ns() - start) * 1e-9);
+    }
+    R.head_s = best / ROWS;
+    free(scratch);
+}
+
 enum {
     BANDWIDTH = 256,
     OPS,
@@ -409,7 +578,10 @@ enum {
     OVERLAP,
     MEASURE,
     REAL,
-    CHECK
+    CHECK,
+    THREADS,
+    HEAD_US,
+    PROMPT_ROWS
 };
 
 /* Join the group and measure its links. */
@@ -435,24 +607,41 @@ static bool take(int c) {
     if (c == LAYERS) R.n_layer = (uint32_t)v;
     if (c == OVERLAP) R.how.no_overlap = strcmp(optarg, "off") == 0;
     if (c == CHECK) allowed = v / 100;
-    if (c == MEASURE) measure_kernels(v);
+    if (c == THREADS) R.n_thread = v;
+    if (c == HEAD_US) R.head_s = v * 1e-6;
+    if (c == PROMPT_ROWS) R.n_prompt_row = (uint32_t)v;
+    if (c == MEASURE) {
+        measure_kernels(v);
+        measure_head();
+        R.n_thread = v;
+    }
     if (c == REAL && !join()) return false;
     if (c == EXCHANGE) return lg_exchange_named(optarg, &R.how.kind);
     for (int i = 0; c == WIRE && i < LG_N_WIRE; i++)
         if (strcmp(optarg, lg_wire_name((lg_wire)i)) == 0) R.how.wire = (lg_wire)i;
     return c != '?' && R.bandwidth > 0 && R.ops > 0 && R.links.out.bytes_s > 0 &&
-           R.links.in.bytes_s > 0 && R.n_local >= 1 && R.n_local <= 16 && R.n_layer >= 1;
+           R.links.in.bytes_s > 0 && R.n_local >= 1 && R.n_local <= 16 && R.n_layer >= 1 &&
+           R.n_thread >= 1 && R.head_s > 0 && R.n_prompt_row >= 16;
 }
 
 int main(int argc, char **argv) {
-    static const struct option longs[] = {
-        {"bandwidth", 1, NULL, BANDWIDTH}, {"ops", 1, NULL, OPS},
-        {"link", 1, NULL, LINK},           {"latency", 1, NULL, LATENCY},
-        {"inside", 1, NULL, INSIDE},       {"ranks-per-node", 1, NULL, LOCAL},
-        {"layers", 1, NULL, LAYERS},       {"exchange", 1, NULL, EXCHANGE},
-        {"wire", 1, NULL, WIRE},           {"overlap", 1, NULL, OVERLAP},
-        {"measure", 1, NULL, MEASURE},     {"real", 0, NULL, REAL},
-        {"check", 1, NULL, CHECK},         {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"bandwidth", 1, NULL, BANDWIDTH},
+                                          {"ops", 1, NULL, OPS},
+                                          {"link", 1, NULL, LINK},
+                                          {"latency", 1, NULL, LATENCY},
+                                          {"inside", 1, NULL, INSIDE},
+                                          {"ranks-per-node", 1, NULL, LOCAL},
+                                          {"layers", 1, NULL, LAYERS},
+                                          {"exchange", 1, NULL, EXCHANGE},
+                                          {"wire", 1, NULL, WIRE},
+                                          {"overlap", 1, NULL, OVERLAP},
+                                          {"measure", 1, NULL, MEASURE},
+                                          {"real", 0, NULL, REAL},
+                                          {"check", 1, NULL, CHECK},
+                                          {"threads", 1, NULL, THREADS},
+                                          {"head-us", 1, NULL, HEAD_US},
+                                          {"prompt-rows", 1, NULL, PROMPT_ROWS},
+                                          {NULL, 0, NULL, 0}};
     static const char *const model[] = {"35b", "122b", "397b"};
     static const uint32_t rows[] = {8, 64, 256};
     int c;
@@ -460,24 +649,26 @@ int main(int argc, char **argv) {
         if (!take(c)) return 2;
     if (R.real.rank == 0)
         printf(
-            "a rank %.0f GB/s, %.2f TFLOP/s; between machines %.1f GB/s, %.0f us; %u ranks a "
+            "a rank %.0f GB/s, %.2f TFLOP/s, %.0f threads; a row's value head %.2f us; between "
+            "machines %.1f GB/s, %.0f us; %u ranks a "
             "machine; exchange "
             "%s, rows in %s%s%s\n"
             "model case                   ranks  step ms   tokens/s  times   forecast   off\n",
-            R.bandwidth * 1e-9, R.ops * 1e-12, R.links.out.bytes_s * 1e-9,
-            R.links.out.latency_s * 1e6, R.n_local, lg_exchange_name(R.how.kind),
-            lg_wire_name(R.how.wire), R.how.no_overlap ? ", no overlap" : "",
-            R.real.n_rank ? "; real messages" : "");
+            R.bandwidth * 1e-9, R.ops * 1e-12, R.n_thread, R.head_s * 1e6,
+            R.links.out.bytes_s * 1e-9, R.links.out.latency_s * 1e6, R.n_local,
+            lg_exchange_name(R.how.kind), lg_wire_name(R.how.wire),
+            R.how.no_overlap ? ", no overlap" : "", R.real.n_rank ? "; real messages" : "");
     for (size_t m = 0; m < LG_COUNT(model); m++) {
         for (size_t i = 0; i < LG_COUNT(rows); i++) {
             char what[40];
             snprintf(what, sizeof what, "%u sequences decode", rows[i]);
-            measure_case(model[m], what, rows[i], false, false);
+            measure_case(model[m], what, rows[i], EVEN);
         }
-        measure_case(model[m], "one sequence alone", 1, true, false);
+        measure_case(model[m], "one sequence alone", 1, ONE);
         if (R.real.n_rank) continue;
-        measure_case(model[m], "prompts on all ranks", 512, false, true);
-        measure_case(model[m], "one prompt alone", MAX_ROW, true, false);
+        measure_case(model[m], "prompts on all ranks", 512, EACH);
+        measure_case(model[m], "one prompt alone", R.n_prompt_row, ONE);
+        measure_case(model[m], "one prompt divided", R.n_prompt_row, DIVIDED);
     }
     if (R.real.n_rank) lg_comm_close(&R.real);
     if (R.real.rank == 0) printf("the forecast is off by %+.1f %% at most\n", worst * 100);
