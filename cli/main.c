@@ -51,8 +51,9 @@ static void print_help(FILE *out) {
         "\n"
         "environment:\n"
         "  LG_LOG     error, warning (default), info or debug: what goes to standard error\n"
-        "  LG_CPU     ref, avx2, avx512, avx512vnni or amx: kernels to use instead of the best "
-        "ones here\n",
+        "  LG_CPU     ref, avx2, avxvnni, avx512, avx512vnni or amx: kernels to use instead of "
+        "the best\n"
+        "             ones here\n",
         out);
 }
 

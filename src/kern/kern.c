@@ -18,7 +18,8 @@
 
 #define MAX_LEVEL 8
 
-const char *const lg_kern_names[] = {"ref", "avx2", "avx512", "avx512vnni", "amx", NULL};
+const char *const lg_kern_names[] = {"ref",        "avx2", "avxvnni", "avx512",
+                                     "avx512vnni", "amx",  NULL};
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const lg_kern *level[MAX_LEVEL]; /* usable ones, best first */
@@ -42,6 +43,8 @@ static uint32_t saved_state(void) {
 static bool has(uint32_t word, uint32_t bits) {
     return (word & bits) == bits;
 }
+
+#define AVXVNNI_BIT (1u << 4) /* EAX of leaf 7, 1 */
 
 #ifdef LG_HAVE_AMX
 #define AMX_BITS        (1u << 24 | 1u << 25) /* AMX-TILE, AMX-INT8 in EDX of leaf 7 */
@@ -82,6 +85,13 @@ static void detect(void) {
 #endif
     if (avx2 && fma && f16c && vnni) level[n_level++] = &lg_kern_avx512vnni;
     if (avx2 && fma && f16c && avx512) level[n_level++] = &lg_kern_avx512;
+#ifdef LG_HAVE_AVXVNNI
+    uint32_t a71 = 0;
+    if (__get_cpuid_max(0, NULL) >= 7) __cpuid_count(7, 1, a71, ignored, ignored, ignored);
+    bool avxvnni = avx2 && has(a71, AVXVNNI_BIT);
+    if (avxvnni) note("avxvnni");
+    if (avxvnni && fma && f16c) level[n_level++] = &lg_kern_avxvnni;
+#endif
     if (avx2 && fma && f16c) level[n_level++] = &lg_kern_avx2;
 }
 #else

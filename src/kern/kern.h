@@ -5,10 +5,10 @@
  * kv.c     sizes of the KV pages;  peak.h  what this processor can do at most
  * ref/     obvious C, the oracle
  * simd/    kernels over short vectors of floats, compiled by the next two with their own vector type
- * avx2/    AVX2 + FMA + F16C
+ * avx2/    AVX2 + FMA + F16C; with AVX-VNNI other integer products (level avxvnni)
  * avx512/  AVX-512 F/BW/DQ/VL; with VNNI other integer products (level avx512vnni)
  * amx/     integer products of many rows by tiles (level amx: avx512vnni and these)
- * kern.c   picks one table from CPUID; LG_CPU=ref|avx2|avx512|avx512vnni|amx in the environment forces a lower level
+ * kern.c   picks one table from CPUID; LG_CPU=ref|avx2|avxvnni|avx512|avx512vnni|amx in the environment forces a lower level
  *
  * THE RULE.  An output row depends on its own input row only, and every sum has one order, the same at every level, for
  * every tile shape, thread count and batch.  So all levels give the same bits, and a test compares them with memcmp.

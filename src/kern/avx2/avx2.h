@@ -1,4 +1,4 @@
-/* avx2.h - the kernels of level avx2.  Contracts: kern.h, under the same name. */
+/* avx2.h - the kernels of levels avx2 and avxvnni.  Contracts: kern.h, under the same name. */
 #ifndef LG_KERN_AVX2_AVX2_H
 #define LG_KERN_AVX2_AVX2_H
 
@@ -27,5 +27,20 @@ void lg_gdn_avx2_rows(const lg_gdn_arg *a);
 void lg_attn_avx2_page(const lg_attn_arg *a);
 void lg_attn_avx2_store(lg_dtype kv, const float *k, const float *v, uint32_t d, uint32_t j,
                         void *page);
+
+/* ---- with AVX-VNNI ---- */
+
+void lg_qgemm_avxvnni(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
+                      const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y);
+
+/* What both levels have in common. */
+#define LG_KERN_AVX2_COMMON                                                                    \
+    .gemm = lg_gemm_avx2, .quant_row = lg_quant_row_avx2, .rmsnorm = lg_row_avx2_rmsnorm,      \
+    .l2norm = lg_row_avx2_l2norm, .dot = lg_row_avx2_dot, .add = lg_row_avx2_add,              \
+    .axpy = lg_row_avx2_axpy, .swiglu = lg_row_avx2_swiglu,                                    \
+    .sigmoid_mul = lg_row_avx2_sigmoid_mul, .gated_norm = lg_row_avx2_gated_norm,              \
+    .rope = lg_row_avx2_rope, .conv_silu = lg_conv_avx2_silu, .gdn_rows = lg_gdn_avx2_rows,    \
+    .attn_page = lg_attn_avx2_page, .kv_store = lg_attn_avx2_store,                            \
+    .argmax = lg_row_avx2_argmax
 
 #endif

@@ -12,11 +12,22 @@
 #define QG_ROW  96 /* rows that pass over a widened group */
 #define QG_TILE 6  /* rows whose integer sums are in registers */
 
+/* The sources of integer products are compiled a second time, for level avxvnni, under other names. */
+#ifdef __AVXVNNI__
+#define lg_qgemm_avx2     lg_qgemm_avxvnni
+#define lg_qgemm_avx2_q4k lg_qgemm_avxvnni_q4k
+#define lg_qgemm_avx2_q6k lg_qgemm_avxvnni_q6k
+#endif
+
 /* acc += pairs of products of words.  In assembly, so that gcc neither computes many products ahead, for which there are no
  * registers, nor moves sums between registers (both cost a third of the speed). */
 INLINE void mac_words(__m256i *acc, __m256i w, __m256i x) {
+#ifdef __AVXVNNI__
+    __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(*acc) : "x"(w), "x"(x));
+#else
     __m256i t;
     __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(*acc), "=&x"(t) : "x"(w), "x"(x));
+#endif
 }
 
 /* The same in 16 bits for unsigned bytes w and signed bytes x. */

@@ -32,4 +32,14 @@ void lg_quant_row_avx512vnni(const float *x, uint32_t n, const lg_qrows *q, size
 void lg_qgemm_avx512vnni(const lg_mat *w, uint32_t panel0, uint32_t n_panel, const lg_qrows *x,
                          const uint32_t *row_idx, uint32_t n_row, float *y, size_t ld_y);
 
+/* What the levels above AVX2 have in common. */
+#define LG_KERN_AVX512_COMMON                                                                  \
+    .gemm = lg_gemm_avx512, .rmsnorm = lg_row_avx512_rmsnorm, .l2norm = lg_row_avx512_l2norm,  \
+    .dot = lg_row_avx512_dot, .add = lg_row_avx512_add, .axpy = lg_row_avx512_axpy,            \
+    .swiglu = lg_row_avx512_swiglu, .sigmoid_mul = lg_row_avx512_sigmoid_mul,                  \
+    .gated_norm = lg_row_avx512_gated_norm, .rope = lg_row_avx512_rope,                        \
+    .conv_silu = lg_conv_avx512_silu, .gdn_rows = lg_gdn_avx512_rows,                          \
+    .attn_page = lg_attn_avx512_page, .kv_store = lg_attn_avx512_store,                        \
+    .argmax = lg_row_avx512_argmax
+
 #endif

@@ -4,21 +4,7 @@
 
 const lg_kern lg_kern_avx512vnni = {
     .name = "avx512vnni",
-    .gemm = lg_gemm_avx512,
+    LG_KERN_AVX512_COMMON,
     .quant_row = lg_quant_row_avx512vnni,
     .qgemm = lg_qgemm_avx512vnni,
-    .rmsnorm = lg_row_avx512_rmsnorm,
-    .l2norm = lg_row_avx512_l2norm,
-    .dot = lg_row_avx512_dot,
-    .add = lg_row_avx512_add,
-    .axpy = lg_row_avx512_axpy,
-    .swiglu = lg_row_avx512_swiglu,
-    .sigmoid_mul = lg_row_avx512_sigmoid_mul,
-    .gated_norm = lg_row_avx512_gated_norm,
-    .rope = lg_row_avx512_rope,
-    .conv_silu = lg_conv_avx512_silu,
-    .gdn_rows = lg_gdn_avx512_rows,
-    .attn_page = lg_attn_avx512_page,
-    .kv_store = lg_attn_avx512_store,
-    .argmax = lg_row_avx512_argmax,
 };
