@@ -622,6 +622,23 @@ static void test_no_memory(void **state) {
     assert_int_equal(st, LG_OK);
 }
 
+/* What one device holds: its share of the experts, in FP8 with scales where they stay so, and all of the rest. */
+static void test_weight_bytes(void **state) {
+    (void)state;
+    lg_weights w = {.cfg = {.n_layer = 2, .n_expert = 8, .n_embd = 256, .n_ff_expert = 128}};
+    const uint64_t experts = 2 * 8 * 3 * 256 * 128, rest = 1000;
+    w.n_param = experts + rest;
+    lg_pjrt_device d = {.n = 4, .weight = LG_PJRT_BF16};
+    assert_true(lg_pjrt_device_weight_bytes(&d, &w) == 2 * rest + 2 * experts / 4);
+    w.cfg.quant = LG_QUANT_FP8;
+    uint64_t fp8 = 2 * rest + experts / 4 + 2 * 2 * 3 * 2 * sizeof(float);
+    assert_true(lg_pjrt_device_weight_bytes(&d, &w) == fp8);
+    d.widen = true;
+    assert_true(lg_pjrt_device_weight_bytes(&d, &w) == 2 * rest + 2 * experts / 4);
+    w.cfg.n_expert = 0;
+    assert_true(lg_pjrt_device_weight_bytes(&d, &w) == 2 * w.n_param);
+}
+
 /* What is compiled ahead: every size once, likely ones first, none that a context has no rows for. */
 static void test_likely_sizes(void **state) {
     (void)state;
@@ -663,6 +680,7 @@ int main(void) {
         cmocka_unit_test(test_cache_limit),
         cmocka_unit_test(test_device),
         cmocka_unit_test(test_likely_sizes),
+        cmocka_unit_test(test_weight_bytes),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

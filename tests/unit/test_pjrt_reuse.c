@@ -72,7 +72,8 @@ static int open_device(const char *more) {
     return st != LG_OK;
 }
 
-int main(void) {
+/* An argument: only tests with this name, '*' allowed. */
+int main(int argc, char **argv) {
     const struct CMUnitTest apart[] = {
         cmocka_unit_test(test_warm_and_batched), cmocka_unit_test(test_split),
         cmocka_unit_test(test_every_boundary),   cmocka_unit_test(test_after_evictions),
@@ -85,6 +86,7 @@ int main(void) {
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_put_back),
     };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     int failed = open_device("");
     if (failed) return failed;
     if (!under.device) return 77;

@@ -64,8 +64,14 @@ static int open_model(void **state) {
         opt.n_sample_vocab = m.w->cfg.n_vocab;
         st = ops->open(m.w, &opt, NULL, &m.be, &err);
     }
-    if (st != LG_OK) printf("%s: %s\n", m.name, err.msg);
-    return st != LG_OK;
+    if (st != LG_OK) {
+        printf("%s: %s\n", m.name, err.msg);
+        return 1;
+    }
+    bool fp8 = lg_pjrt_be_of(m.be)->model.expert == LG_PJRT_F8E4M3FN;
+    if (fp8 != (strcmp(m.name, "tiny-moe-fp8") == 0))
+        printf("%s: experts in FP8: %d\n", m.name, fp8);
+    return fp8 != (strcmp(m.name, "tiny-moe-fp8") == 0);
 }
 
 static int close_model(void **state) {
@@ -432,7 +438,7 @@ int main(int argc, char **argv) {
         failed = run_loaded("tiny-dense");
     lg_pjrt_device_close(&device);
     if (!failed && (argc < 2 || strcmp(argv[1], "devices") == 0)) {
-        failed = start(2) || run_devices("tiny-moe");
+        failed = start(2) || run_devices("tiny-moe") || run_devices("tiny-moe-fp8");
         lg_pjrt_device_close(&device);
     }
     return failed;

@@ -150,12 +150,13 @@ void lg_pjrt_device_close(lg_pjrt_device **d) {
 
 uint64_t lg_pjrt_device_weight_bytes(const lg_pjrt_device *d, const lg_weights *w) {
     const lg_config *c = &w->cfg;
-    uint64_t wide = lg_pjrt_type_bytes(d->weight), experts = 0;
-    if (!d->widen && c->quant == LG_QUANT_FP8 && c->n_embd % 128 == 0 &&
-        c->n_ff_expert % 128 == 0)
-        experts = 3ull * c->n_layer * c->n_expert * c->n_embd * c->n_ff_expert;
-    /* with a float for each 128 x 128 */
-    return (w->n_param - experts) * wide + experts + experts / (128 * 128) * sizeof(float);
+    uint64_t wide = lg_pjrt_type_bytes(d->weight), all = 0;
+    if (c->n_expert) all = 3ull * c->n_layer * c->n_expert * c->n_embd * c->n_ff_expert;
+    bool fp8 = !d->widen && c->quant == LG_QUANT_FP8 && c->n_embd % 128 == 0 &&
+               c->n_ff_expert % 128 == 0;
+    uint64_t own = all / d->n; /* experts are divided; in FP8 with a float for each 128 x 128 */
+    return (w->n_param - all) * wide +
+           (fp8 ? own + own / (128 * 128) * sizeof(float) : own * wide);
 }
 
 uint64_t lg_pjrt_device_memory(const lg_pjrt_device *d) {
