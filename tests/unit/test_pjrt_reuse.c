@@ -8,7 +8,7 @@
 #include "pjrt_rig.h"
 #include "reuse_rig.h"
 
-/* ---- faults ---- */
+/* ---- faults.  Files are read on another thread, so a fault takes the lock as what it follows does. ---- */
 
 /* The bytes of a state are S, then the convolution's rows: S is zeroed in row `at`. */
 static void drop_row(lg_backend *handle, uint32_t at) {
@@ -17,6 +17,7 @@ static void drop_row(lg_backend *handle, uint32_t at) {
     size_t row = 0;
     uint8_t *bytes = lg_mem_alloc(lg_pjrt_unit_bytes(be, true));
     assert_non_null(bytes);
+    pthread_mutex_lock(&be->lock);
     assert_int_equal(lg_pjrt_unit_get(be, 0, true, at, bytes, &err), LG_OK);
     for (uint32_t p = 0; p < be->n_pool; p++) {
         const lg_pjrt_arg *a = &be->sig->arg[be->pool_arg[p]];
@@ -25,6 +26,7 @@ static void drop_row(lg_backend *handle, uint32_t at) {
     }
     memset(bytes, 0, row);
     assert_int_equal(lg_pjrt_unit_put(be, 0, true, at, bytes, &err), LG_OK);
+    pthread_mutex_unlock(&be->lock);
     lg_mem_free(bytes);
 }
 
@@ -43,9 +45,11 @@ static void drop_page(lg_backend *handle, uint32_t page) {
     size_t n = lg_pjrt_unit_bytes(be, false);
     uint8_t *bytes = lg_mem_alloc(n);
     assert_non_null(bytes);
+    pthread_mutex_lock(&be->lock);
     assert_int_equal(lg_pjrt_unit_get(be, 0, false, page, bytes, &err), LG_OK);
     memset(bytes, 0, n / 2);
     assert_int_equal(lg_pjrt_unit_put(be, 0, false, page, bytes, &err), LG_OK);
+    pthread_mutex_unlock(&be->lock);
     lg_mem_free(bytes);
 }
 
