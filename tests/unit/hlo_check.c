@@ -250,7 +250,7 @@ static bool operation(reader *r, const char **returned, uint32_t *n_returned) {
         const char *end = strchr(r->p, '"');
         count(r, r->p, end ? (size_t)(end - r->p) : 0);
         bool loop = end && strncmp(r->p, "stablehlo.while", 15) == 0,
-             ret = end && strstr(r->p, "return\"") == end - 6;
+             ret = end && end - r->p >= 6 && memcmp(end - 6, "return", 6) == 0;
         r->c->n_loop += loop;
         if (end) r->p = end + 1;
         if (need(r, "(") && !is(r, ")")) do {

@@ -13,6 +13,7 @@ void test_copies_of_one_prompt(void **state) {
     memcpy(cold, b->cold, sizeof cold);
     uint32_t n_text = b->n_text;
     for (size_t k = 0; k < LG_COUNT(n_copy); k++) {
+        if (few() && n_copy[k] > 16) continue;
         b->n_text = n_copy[k];
         for (uint32_t i = 0; i < b->n_text; i++) {
             b->text[i] = keep[k];
@@ -67,6 +68,7 @@ void test_code_words_stay_with_their_owners(void **state) {
     }
     open_bench(b, &(setting){.n_seq = 64});
     for (uint32_t k = 0; k < LG_COUNT(n_word); k++) {
+        if (few() && n_word[k] > 16) continue;
         b->n_text = n_word[k];
         run_all(b, false);
         for (uint32_t i = 0; i < b->n_text; i++, n_all++) {
