@@ -28,7 +28,7 @@ def expect(good, what, got):
 
 
 def run(*args):
-    done = subprocess.run([program, "compile", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=3000)
+    done = subprocess.run([program, "compile", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=6600)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -54,6 +54,13 @@ def rows(text):
     return [line for line in text.splitlines() if line.startswith(("decode-", "prefill-", "mixed-"))]
 
 
+def temp(out, most):
+    """The programs' temporary memory, GiB a device, is at most what it was when this was written, and some room."""
+    found = {row.split()[0]: float(row.split()[5]) for row in rows(out)}
+    for name, gib in most.items():
+        expect(name in found and found[name] <= gib, "%s: temporary memory of at most %.3f GiB" % (name, gib), found)
+
+
 def toy(path):
     code, out, err = run("--model", path, "--experts", "fp8", "--decode", "16", "--prefill", "8x128", "--ctx", "512",
                          "--mixed")
@@ -64,6 +71,12 @@ def toy(path):
     # Of a group of 4 layers: 3 GDN kernels, 1 of attention, 2 for experts in each layer; 5 exchanges in each layer for 16 rows.
     expect(out.count("; 12 kernels; ") == 2 and out.count("; 16 kernels; ") == 1, "12 kernels, with both kinds 16", out)
     expect("20 collective-permute" in out and "reduce-scatter" not in out, "the exchanges of the sums", out)
+    temp(out, {"decode-16-ctx-512": 0.010, "prefill-8x128-ctx-512": 0.030, "mixed-16-8x128-ctx-512": 0.030})
+    # Written out, each of the two groups has its kernels, and the loop takes no more memory than that.
+    code, out, err = run("--model", path, "--experts", "fp8", "--decode", "16", "--prefill", "", "--ctx", "512", "--unrolled")
+    print(out)
+    expect(code == 0 and "; 24 kernels; " in out, "24 kernels written out", (code, out, err))
+    temp(out, {"decode-16-ctx-512": 0.015})
     # Too much for a device: more pages than it has memory for.
     code, out, err = run("--model", path, "--decode", "8", "--prefill", "", "--ctx", "262144", "--parallel", "8000", "--pool-ctx", "262144")
     expect(code == 1 and ("DOES NOT FIT" in out or "FAILED" in out), "pools that do not fit", (code, out))
@@ -72,11 +85,14 @@ def toy(path):
     expect(code == 1 and err.strip(), "an unknown target", (code, err))
 
 
-def wide(path):
-    for args in (["--ctx", "8192", "--state", "bf16", "--decode", "64,512", "--prefill", "8x1024"],):
-        code, out, err = run("--model", path, "--experts", "fp8", *args)
-        print(out)
-        expect(code == 0, "status 0", (code, err))
+def wide(path, most):
+    code, out, err = run("--model", path, "--experts", "fp8", "--ctx", "8192", "--state", "bf16", "--decode", "64,512", "--prefill",
+                         "8x1024", "--pool-ctx", "9216")
+    print(out)
+    expect(code == 0, "status 0", (code, err))
+    expect(len(rows(out)) == 3 and all(r.endswith(" fits") for r in rows(out)), "three rows that fit", out)
+    expect(out.count("; 12 kernels; 0 copies as big as a pool ") >= 2, "decode without a copy of a pool", out)
+    temp(out, most)
 
 
 with tempfile.TemporaryDirectory() as folder:
@@ -88,5 +104,7 @@ with tempfile.TemporaryDirectory() as folder:
     elif what == "toy":
         toy(config(folder, "toy"))
     else:
-        wide(config(folder, what))
+        wide(config(folder, what), {"35b": {"decode-64-ctx-8192": 0.25, "decode-512-ctx-8192": 0.9, "prefill-8x1024-ctx-8192": 5.0},
+                                    "397b": {"decode-64-ctx-8192": 0.3, "decode-512-ctx-8192": 0.9,
+                                             "prefill-8x1024-ctx-8192": 4.5}}[what])
 sys.exit(1 if n_bad else 0)
