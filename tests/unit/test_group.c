@@ -536,11 +536,11 @@ static void test_idle_patterns(void **state) {
 
 /* The group runs, rests, runs again; then a rank falls silent in the middle: every rank leaves within the time limit, and
  * every request has its end. */
-static void test_a_rank_is_lost(void **state) {
-    (void)state;
+static void lose_a_rank(lg_divide divide) {
     rig *r = lg_mem_alloc(sizeof *r);
     assert_non_null(r);
     open_model(r, "tests/data/models/tiny-moe");
+    r->how = (lg_exchange_how){.divide = divide, .divide_ctx = 448};
     open_ranks(r, 3, 31);
     for (uint32_t k = 0; k < 3; k++) r->comm[k].timeout_us = 300000;
     comm_threads_mute(r->w, 2);
@@ -558,6 +558,12 @@ static void test_a_rank_is_lost(void **state) {
     close_ranks(r);
     close_model(r);
     lg_mem_free(r);
+}
+
+static void test_a_rank_is_lost(void **state) {
+    (void)state;
+    lose_a_rank(LG_DIVIDE_OFF);
+    lose_a_rank(LG_DIVIDE_ON);
 }
 
 /* Ranks without experts to share: refused with a reason. */
