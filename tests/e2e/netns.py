@@ -17,6 +17,7 @@ import sys
 import tempfile
 
 NETWORK = "10.231.7"
+OTHER = "10.231.8"  # of other_network
 BUILD = os.environ.get("LG_BUILD_DIR", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "build"))
 RELAY = os.path.join(BUILD, "tests", "e2e", "link_relay")
 AGENT = """#!/bin/sh
@@ -42,6 +43,12 @@ def cut(name, i, down=True, folder=None):
         os.remove(os.path.join(folder, name + str(i) + ".cut"))
 
 
+def sent(interface):
+    """Bytes that this machine has sent by an interface."""
+    with open("/proc/self/net/dev", encoding="ascii") as f:
+        return next(int(line.split(":")[1].split()[8]) for line in f if line.strip().startswith(interface + ":"))
+
+
 def relay_why_not():
     """Why there is no relay here, or None."""
     if not os.path.exists(RELAY):
@@ -57,7 +64,7 @@ class Machines:
     """n machines; their addresses end in 1 ... n.  cable: as above."""
 
     def __init__(self, n, slots=2, cable=None):
-        self.cable, self.relay = cable, None
+        self.cable, self.relay, self.more_links = cable, None, []
         self.n, self.name = n, "lg%d-" % (os.getpid() % 100000)
         self.bridge = "lgb%d" % (os.getpid() % 100000)
         self.dir = tempfile.mkdtemp(prefix="lignum-net-")
@@ -86,6 +93,20 @@ class Machines:
         ip("netns", "add", node)
         ip("-n", node, "link", "set", "lo", "up")
         return node
+
+    def other_network(self):
+        """A second network between the machines, eth1, that nobody was told to use."""
+        bridge = self.bridge + "o"
+        ip("link", "add", bridge, "type", "bridge")
+        ip("link", "set", bridge, "up")
+        self.more_links.append(bridge)
+        for i in range(1, self.n + 1):
+            node, link = self.name + str(i), "%s%d" % (bridge, i)
+            ip("link", "add", link, "type", "veth", "peer", "name", "eth1", "netns", node)
+            ip("link", "set", link, "master", bridge, "up")
+            ip("-n", node, "link", "set", "eth1", "addrgenmode", "none")  # else it greets by itself
+            ip("-n", node, "addr", "add", "%s.%d/24" % (OTHER, i), "dev", "eth1")
+            ip("-n", node, "link", "set", "eth1", "up")
 
     def start_relay(self, numbers):
         nodes = [self.add_space(i) for i in range(1, self.n + 1)]
@@ -126,7 +147,8 @@ class Machines:
             self.relay.stdout.close()
         for i in range(1, self.n + 1):
             subprocess.run(["ip", "netns", "del", self.name + str(i)], stderr=subprocess.DEVNULL, check=False)
-        subprocess.run(["ip", "link", "del", self.bridge], stderr=subprocess.DEVNULL, check=False)
+        for link in (self.bridge, *self.more_links):
+            subprocess.run(["ip", "link", "del", link], stderr=subprocess.DEVNULL, check=False)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
