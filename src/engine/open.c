@@ -135,7 +135,9 @@ lg_status lg_open(const lg_options *opt, lg_engine **eng, lg_err *err) {
                     st, fail);
         parts.ops = lg_ranks_ops();
         parts.n_owner = opt->ranks->comm.n_rank;
-        parts.hold_steps = opt->ranks->opt.hold_steps;
+        if (opt->ranks->opt.how.divide ==
+            LG_DIVIDE_OFF) /* else one prompt has all ranks work */
+            parts.hold_steps = opt->ranks->opt.hold_steps;
     } else {
         if (f->device) {
             parts.ops = lg_backend_pjrt();

@@ -12,6 +12,7 @@ reduce-scatters:
 """
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -140,7 +141,18 @@ class Machines:
     def env(self):
         return {"OMPI_MCA_plm_rsh_agent": self.agent, "TMPDIR": os.path.join(self.dir, self.name + "1")}
 
+    def end_all(self):
+        """End what still runs on the machines: a launcher whose network goes away would wait for ever."""
+        for i in range(1, self.n + 1):
+            pids = subprocess.run(["ip", "netns", "pids", self.name + str(i)], capture_output=True, text=True, check=False).stdout
+            for pid in pids.split():
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+
     def close(self):
+        self.end_all()
         if self.relay:
             self.relay.stdin.close()
             self.relay.wait()
