@@ -289,8 +289,10 @@ static lg_status on_job(lg_disk_rank *r, answer *a) {
     lg_disk *d = r->d;
     const lg_disk_head *h = &m->head;
     const uint32_t *ids = (const uint32_t *)(m + 1), *page = ids + m->n_id;
-    if (m->number != d->end || d->end - d->next >= LG_DISK_MAX_JOB)
-        return refuse(a, "a job that is not the next one");
+    pthread_mutex_lock(&d->lock);
+    bool full = d->end - d->next >= LG_DISK_MAX_JOB;
+    pthread_mutex_unlock(&d->lock);
+    if (m->number != d->end || full) return refuse(a, "a job that is not the next one");
     lg_disk_job *job = &d->job[d->end % LG_DISK_MAX_JOB];
     if (!m->remove) {
         if (h->from >= h->to || h->to > r->opt.n_ctx || m->n_id != h->to - h->from ||
@@ -321,9 +323,12 @@ static lg_status on_load(lg_disk_rank *r, answer *a) {
     const message *m = r->m;
     lg_disk_load *l = &r->d->load;
     const uint32_t *ids = (const uint32_t *)(m + 1), *page = ids + m->n_id;
-    if (m->n_id == 0 || m->n_id > r->opt.n_ctx || m->n_page != pages_of(m->n_id) ||
+    pthread_mutex_lock(&r->d->lock);
+    bool busy = l->asked;
+    pthread_mutex_unlock(&r->d->lock);
+    if (busy || m->n_id == 0 || m->n_id > r->opt.n_ctx || m->n_page != pages_of(m->n_id) ||
         m->n_part == 0 || m->n_part > m->n_page || m->snap >= r->opt.n_snap ||
-        !are_pages(r, page, m->n_page) || l->asked)
+        !are_pages(r, page, m->n_page))
         return refuse(a, "a text to read that does not fit the pools");
     memcpy(l->part, page + m->n_page, m->n_part * sizeof *l->part);
     for (uint32_t i = 0; i < m->n_part; i++)
