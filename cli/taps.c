@@ -57,7 +57,8 @@ struct lg_taps {
     const lg_config *cfg;
     bool all, failed;
     uint32_t max_row;
-    kept *kept; /* owned: [n_kept], room */
+    size_t n_skip; /* rows of this step that are not compared */
+    kept *kept;    /* owned: [n_kept], room */
     size_t n_kept, room;
     sums op[N_OPERATION];
     sums *layer; /* owned: [n_layer + 1]: before the first layer and after each */
@@ -158,8 +159,10 @@ void lg_taps_take(void *ctx, int layer, const char *name, const float *data, siz
     kept *k = find(t, layer, name);
     if (tap->tested) {
         /* rows come in order, perhaps in several parts */
-        for (size_t i = 0; k && k->n_col == n_col && i < n_row && k->n_seen < k->n_row; i++)
-            compare(t, k, k->x + k->n_seen++ * n_col, data + i * ld);
+        for (size_t i = 0; k && k->n_col == n_col && i < n_row && k->n_seen < k->n_row; i++) {
+            size_t row = k->n_seen++;
+            if (row >= t->n_skip) compare(t, k, k->x + row * n_col, data + i * ld);
+        }
         return;
     }
     if (!k) k = make(t, layer, name, n_col);
@@ -171,7 +174,8 @@ void lg_taps_take(void *ctx, int layer, const char *name, const float *data, siz
         memcpy(k->x + k->n_row++ * n_col, data + i * ld, n_col * sizeof *k->x);
 }
 
-lg_status lg_taps_next(lg_taps *t, lg_err *err) {
+lg_status lg_taps_next(lg_taps *t, size_t n_skip, lg_err *err) {
+    t->n_skip = n_skip;
     for (size_t i = 0; i < t->n_kept; i++) t->kept[i].n_row = t->kept[i].n_seen = 0;
     return t->failed ? LG_FAIL(err, LG_E_NOMEM, "no memory for intermediates") : LG_OK;
 }

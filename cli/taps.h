@@ -27,8 +27,9 @@ void lg_taps_close(lg_taps **t);
 void lg_taps_take(void *ctx, int layer, const char *name, const float *data, size_t n_row,
                   size_t n_col, size_t ld);
 
-/* Before each step of the reference; LG_E_NOMEM when there was no memory for the last one. */
-lg_status lg_taps_next(lg_taps *t, lg_err *err);
+/* Before each step of the reference, whose first n_skip rows are not to be compared; LG_E_NOMEM when there was no memory for the
+ * last one. */
+lg_status lg_taps_next(lg_taps *t, size_t n_skip, lg_err *err);
 
 /* The tables: the residual stream by layer, and operations over all layers. */
 void lg_taps_print(const lg_taps *t, FILE *to);

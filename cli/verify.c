@@ -191,10 +191,11 @@ static lg_status compare_text(pair *p, const uint32_t *id, uint32_t n, uint32_t 
         const float *x[2];
         size_t ld[2];
         len = next_rows(p, at, n);
-        if (p->taps) LG_TRY(lg_taps_next(p->taps, err));
+        uint32_t skip = at < first ? first - at : 0;
+        if (p->taps) LG_TRY(lg_taps_next(p->taps, skip, err));
         for (int k = 0; k < 2; k++)
             LG_TRY(lg_score_step(&p->s[k], id + at, len, at, len, &x[k], &ld[k], err));
-        for (uint32_t i = at < first ? first - at : 0; i < len; i++) {
+        for (uint32_t i = skip; i < len; i++) {
             compare_row(r, x[0] + i * ld[0], x[1] + i * ld[1], p->w[0]->cfg.n_vocab);
             if (!isfinite(r->kl[r->n - 1]))
                 return LG_FAIL(err, LG_E_BACKEND, "logits are not finite at position %u",
