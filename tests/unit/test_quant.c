@@ -33,6 +33,8 @@ typedef struct quant_case {
     rule rule[4];
 } quant_case;
 
+#define AS_IS                                                                                  \
+    { LG_QUANT_NONE, {0}, LG_F32, false }
 #define INT4(m, n, symmetric, scale)                                                           \
     {                                                                                          \
         .method = m,                                                                           \
@@ -87,6 +89,16 @@ typedef struct quant_case {
     "{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":" group ",\"zero_point\":" zero       \
     ",\"version\":\"gemm\",\"modules_to_not_convert\":[\"lm_head\",\"mlp.gate.\"]}"
 
+/* clang-format off */
+#define THREE_SCHEMES \
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"mixed-precision\",\"config_groups\":{" \
+    "\"a\":{\"targets\":[\"re:.*experts\"],\"format\":\"pack-quantized\"," \
+    ARGS_INT("4", "\"symmetric\":true,\"strategy\":\"group\",\"group_size\":32") "}," \
+    "\"b\":{\"targets\":[\"Linear\"],\"format\":\"float-quantized\"," \
+    ARGS_FLOAT("8", "\"strategy\":\"channel\"") "}}," \
+    "\"ignore\":[\"lm_head\",\"re:.*shared_expert\",\"model.layers.0.mlp.gate\"]}"
+/* clang-format on */
+
 static const quant_case cases[] = {
     {"GPTQ, groups of 32",
      DENSE,
@@ -116,14 +128,14 @@ static const quant_case cases[] = {
     {"GPTQ, 8 bits",
      DENSE,
      GPTQ_JSON("8", "128", "true", "false", ""),
-     {{"down_proj", {LG_QUANT_NONE, {0}, LG_F32, false}, LG_BF16},
+     {{"down_proj", AS_IS, LG_BF16},
       {"_proj", INT8(GPTQ, LG_PER_GROUP, 128, true, true, LG_F16), LG_I8_128}}},
     {"GPTQ, dynamic",
      DENSE,
      GPTQ_JSON("4", "32", "true", "false",
                ",\"dynamic\":{\"-:.*linear_attn\":{},\"+:.*\\\\.mlp\\\\.\":{"
                "\"bits\":8}}"),
-     {{"linear_attn", {LG_QUANT_NONE, {0}, LG_F32, false}, LG_BF16},
+     {{"linear_attn", AS_IS, LG_BF16},
       {".mlp.", INT8(GPTQ, LG_PER_GROUP, 32, true, true, LG_F16), LG_I8_ANY},
       {"_proj", INT4(GPTQ, 32, true, LG_F16), LG_Q4_0}}},
     {"AWQ, groups of 32",
@@ -133,8 +145,8 @@ static const quant_case cases[] = {
     {"AWQ, groups of 128, experts apart",
      MOE,
      AWQ_JSON("128", "true"),
-     {{"experts", {LG_QUANT_NONE, {0}, LG_F32, false}, LG_BF16},
-      {"shared_expert.down", {LG_QUANT_NONE, {0}, LG_F32, false}, LG_BF16},
+     {{"experts", AS_IS, LG_BF16},
+      {"shared_expert.down", AS_IS, LG_BF16},
       {"_proj", INT4(AWQ, 128, false, LG_F16), LG_I4_128}}},
     {"AWQ, no zero points",
      MOE,
@@ -172,7 +184,7 @@ static const quant_case cases[] = {
     {"bytes, one scale",
      DENSE,
      GROUPS("int-quantized", ARGS_INT("8", "\"symmetric\":true,\"strategy\":\"tensor\"")),
-     {{"down_proj", {LG_QUANT_NONE, {0}, LG_F32, false}, LG_BF16},
+     {{"down_proj", AS_IS, LG_BF16},
       {"_proj", INT8(CT, LG_PER_TENSOR, 0, false, true, LG_F32), LG_I8_128}}},
     {"FP8, a scale a channel",
      DENSE,
@@ -215,29 +227,9 @@ static const quant_case cases[] = {
        LG_MXFP4}}},
     {"three schemes in one layer",
      MOE,
-     "{\"quant_method\":\"compressed-tensors\",\"format\":\"mixed-precision\","
-     "\"config_groups\":{"
-     "\"a\":{\"targets\":[\"re:.*experts\"],\"format\":\"pack-"
-     "quantized\"," ARGS_INT("4", "\"symmetric\":true,\"strategy\":\"group\",\"group_"
-                                  "size\":32") "},"
-                                               "\"b\":{\"targets\":[\"Linear\"],"
-                                               "\"format\":\"float-"
-                                               "quantized\"," ARGS_FLOAT(
-                                                   "8", "\"strategy\":\"channel\"") "}},"
-                                                                                    "\"ignore"
-                                                                                    "\":["
-                                                                                    "\"lm_"
-                                                                                    "head\","
-                                                                                    "\"re:.*"
-                                                                                    "shared_"
-                                                                                    "expert\""
-                                                                                    ",\"model"
-                                                                                    ".layers."
-                                                                                    "0.mlp."
-                                                                                    "gate\"]"
-                                                                                    "}",
+     THREE_SCHEMES,
      {{"mlp.experts", INT4(CT, 32, true, LG_BF16), LG_I4_32},
-      {"shared_expert", {LG_QUANT_NONE, {0}, LG_F32, false}, LG_BF16},
+      {"shared_expert", AS_IS, LG_BF16},
       {"_proj", FLOAT(CT, LG_SCHEME_FP8, LG_PER_CHANNEL, 0, LG_BF16), LG_E4M3}}},
 };
 
