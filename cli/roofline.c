@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CASE   64
+#define MAX_CASE   160 /* more than lists of options can ask for: (16 + 16 + 2) x 4 */
 #define MAX_REPEAT 99
 #define N_FILL     64 /* tokens that are really read before a text of any length */
 
