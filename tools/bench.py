@@ -397,13 +397,14 @@ def groups_of(a, tests):
 
 def measure(a):
     """(ours, ours by lower level, theirs by name): test -> tokens a second of each repeat."""
+    begin = time.monotonic()
     most = {t.partition("*")[0]: int(t.partition("*")[2] or a.repeat) for t in a.tests.split(",")}
     levels = [x for x in a.levels.split(",") if x]
     ours, lower = {t: [] for t in most}, {x: {t: [] for t in most} for x in levels}
     theirs = {p.name: {t: [] for t in most} for p in a.peers}
     for r in range(a.repeat):
         for group in groups_of(a, [t for t in most if r < most[t]]):
-            say("repeat %d of %d: %s" % (r + 1, a.repeat, " ".join(group)))
+            say("%4.0f s: repeat %d of %d: %s" % (time.monotonic() - begin, r + 1, a.repeat, " ".join(group)))
             for t, v in run_ours(a, group).items():
                 ours[t].append(v)
             for level in levels:

@@ -1,5 +1,5 @@
 /* test_weights.c - every weight of every small model against a plain second reading of its file, packing at odd sizes,
- * counts, progress, threads, and memory that runs out at any point. */
+ * counts, progress, threads, who touches memory first, and memory that runs out at any point. */
 #include "fixture.h"
 
 #include "base/num.h"
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <cmocka.h>
 
 static const char *const models[] = {
@@ -490,8 +491,56 @@ static void test_a_part_of_the_experts(void **state) {
     }
 }
 
+/* ---- who touches a page first ---- */
+
+/* Memory of our own that is there, without mapped files. */
+static size_t resident_bytes(void) {
+    char line[256];
+    size_t kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    while (kib == 0 && fgets(line, sizeof line, f))
+        if (strncmp(line, "RssAnon:", 8) == 0) kib = strtoul(line + 8, NULL, 10);
+    fclose(f);
+    assert_true(kib > 0);
+    return kib * 1024;
+}
+
+static bool note_resident(void *ctx, uint64_t done, uint64_t total) {
+    (void)total;
+    if (done == 0) *(size_t *)ctx = resident_bytes();
+    return false;
+}
+
+/* A page lies on the memory node of the thread that touches it first: the threads that pack, one a core, and not the one that
+ * opens, which must not write the block before them. */
+static void test_pages_are_touched_by_packing(void **state) {
+    char path[512];
+    lg_pool *pool;
+    lg_weights *w;
+    lg_err err;
+    (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    printf("  skipped: this build's allocator writes blocks itself\n");
+    skip();
+#endif
+    lg_fixture_source("models/tiny-qwen35moe", path, sizeof path);
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* norms are written before; one would bring 2 MiB */
+    assert_int_equal(lg_pool_open(4, &pool, &err), LG_OK);
+    size_t before = resident_bytes(), at_start = 0;
+    assert_int_equal(lg_weights_open(path, pool, note_resident, &at_start, &w, &err), LG_OK);
+    size_t after = resident_bytes(), bytes = w->weight_bytes - w->embed.len_bytes;
+    if (at_start > before + bytes / 4 || after < before + bytes / 2)
+        fail_msg("%zu bytes of weights; resident: %zu before, %zu before packing, %zu after",
+                 bytes, before, at_start, after);
+    lg_weights_close(&w);
+    lg_pool_close(&pool);
+    prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pages_are_touched_by_packing), /* first: the heap is fresh */
         cmocka_unit_test(test_every_weight_is_where_it_belongs),
         cmocka_unit_test(test_other_types_keep_their_type),
         cmocka_unit_test(test_a_scale_that_is_no_number),
