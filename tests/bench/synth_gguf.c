@@ -172,7 +172,9 @@ static void put_architecture(synth *y) {
                         sizeof section);
 }
 
-/* The 256 bytes as byte-level tokens, one pair of them, and names for the rest. */
+#define CONTROL 3 /* of token_type */
+
+/* The 256 bytes as byte-level tokens, one pair of them, names for the rest, and at the end the two marks of messages. */
 static void put_tokenizer(synth *y) {
     lg_buf token = {0}, merge = {0}, letter = {0};
     uint32_t n_other = 0;
@@ -185,12 +187,15 @@ static void put_tokenizer(synth *y) {
         lg_gguf_write_put_text(&token, letter.data, letter.len_bytes);
     }
     lg_gguf_write_put_text(&token, "ab", 2);
-    for (uint32_t i = 257; i < y->n_vocab; i++)
+    for (uint32_t i = 257; i < y->n_vocab - 3; i++)
         lg_gguf_write_put_text(&token, s, (size_t)snprintf(s, sizeof s, "<t%u>", i));
+    lg_gguf_write_put_text(&token, "<|im_start|>", 12);
+    lg_gguf_write_put_text(&token, "<|endoftext|>", 13);
+    lg_gguf_write_put_text(&token, "<|im_end|>", 10);
     lg_gguf_write_put_text(&merge, "a b", 3);
     int32_t *kind = lg_mem_alloc(y->n_vocab * sizeof *kind);
     LG_ASSERT(kind && !token.failed && !merge.failed);
-    for (uint32_t i = 0; i < y->n_vocab; i++) kind[i] = 1;
+    for (uint32_t i = 0; i < y->n_vocab; i++) kind[i] = i + 3 < y->n_vocab ? 1 : CONTROL;
     text(y, "tokenizer.ggml.model", "gpt2");
     text(y, "tokenizer.ggml.pre", "qwen35");
     lg_gguf_write_array(y->w, "tokenizer.ggml.tokens", LG_GGUF_STR, y->n_vocab, token.data,
