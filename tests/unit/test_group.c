@@ -49,6 +49,8 @@ typedef struct rig {
     lg_status status[MAX_RANK];
     lg_err err[MAX_RANK];
     uint64_t n_hit, n_divided;
+    bool swap; /* run_swapped instead of requests */
+    lg_sampled swapped;
     outcome got[N_REQ];
     char dir[64]; /* kept texts in files; "": none */
     lg_stats stats;
@@ -221,6 +223,50 @@ static bool holds(const void *ctx, uint32_t layer, uint32_t e) {
     return lg_place_holds(d->place, d->comm->rank, layer, e);
 }
 
+/* Ids of a made-up text. */
+static void made_up(uint32_t text, uint32_t n_vocab, uint32_t *ids, uint32_t n) {
+    for (uint32_t k = 0; k < n; k++) ids[k] = (uint32_t)(lg_num_rng(text, 5, k, 0) % n_vocab);
+}
+
+/* Rows of a text in slot 0, whose pages begin at page0. */
+static lg_status run_rows(const lg_backend_ops *ops, lg_backend *be, const uint32_t *ids,
+                          uint32_t pos, uint32_t n, uint32_t page0, lg_sampled *out) {
+    uint32_t page[2] = {page0, page0 + 1};
+    lg_sampler greedy = {
+        .params = {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_top = 3},
+        .ids = ids,
+        .n_prompt = pos + n,
+        .n_id = pos + n};
+    lg_batch_seq seq = {
+        .pos = pos, .n_tok = n, .n_out = out != NULL, .sampler = out ? &greedy : NULL};
+    lg_batch b = {
+        .tok = ids + pos, .n_tok = n, .seq = &seq, .n_seq = 1, .page = page, .n_page = 2};
+    lg_step_out o = {.sampled = out};
+    lg_sampled none;
+    if (!out) o.sampled = &none;
+    return ops->step(be, &b, &o);
+}
+
+/* A text is kept aside, its slot used by another one up to the same position, and brought back: what the ranks have of the
+ * other one must not be taken for it. */
+static lg_status run_swapped(const lg_backend_ops *ops, const lg_weights *w,
+                             const lg_backend_opt *opt, lg_sampled *out, lg_err *err) {
+    uint32_t ids[2][96];
+    lg_backend *be;
+    lg_status st = ops->open(w, opt, NULL, &be, err);
+    if (st != LG_OK) return st;
+    for (uint32_t t = 0; t < 2; t++) {
+        made_up(t, w->cfg.n_vocab, ids[t], 96);
+        for (uint32_t pos = 0; st == LG_OK && pos < 64; pos += 32)
+            st = run_rows(ops, be, ids[t], pos, 32, 2 * t, NULL);
+        if (t == 0) ops->save(be, 0, 0, 64, 0);
+    }
+    ops->load(be, 0, 0, 64, 0);
+    if (st == LG_OK) st = run_rows(ops, be, ids[0], 64, 30, 0, out);
+    ops->close(&be);
+    return st;
+}
+
 static void rank_body(void *ctx, uint32_t rank) {
     rig *r = ctx;
     lg_engine *eng;
@@ -234,6 +280,12 @@ static void rank_body(void *ctx, uint32_t rank) {
         r->status[rank] =
             lg_member_run(r->part[rank], &opt, NULL, files ? &calls : NULL, &r->err[rank]);
         lg_disk_rank_close(&files);
+        return;
+    }
+    if (r->swap) {
+        lg_backend_opt opt = r->budget.opt;
+        opt.dist = &r->dist[0];
+        r->status[0] = run_swapped(&group, r->part[0], &opt, &r->swapped, &r->err[0]);
         return;
     }
     r->status[0] = open_engine(r, r->part[0], &group, r->n_rank, &eng, &r->err[0]);
@@ -609,13 +661,42 @@ static void test_divided_where_it_pays(void **state) {
     lg_mem_free(r);
 }
 
+static void test_divided_slot_is_used_again(void **state) {
+    (void)state;
+    lg_sampled truth = {0};
+    rig *r = lg_mem_alloc(sizeof *r);
+    assert_non_null(r);
+    open_model(r, "tests/data/models/tiny-moe");
+    fit(r, NULL);
+    assert_int_equal(run_swapped(&cpu, r->all, &r->budget.opt, &truth, &r->err[0]), LG_OK);
+    r->how = (lg_exchange_how){.divide = LG_DIVIDE_ON, .divide_ctx = 448};
+    r->swap = true;
+    open_ranks(r, 3, 81);
+    comm_threads_run(r->n_rank, rank_body, r);
+    for (uint32_t k = 0; k < r->n_rank; k++)
+        if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->err[k].msg);
+    assert_int_equal(r->n_divided, 5);
+    assert_int_equal(r->swapped.id, truth.id);
+    assert_memory_equal(&r->swapped.logprob, &truth.logprob, sizeof truth.logprob);
+    assert_memory_equal(r->swapped.top, truth.top, 3 * sizeof *truth.top);
+    close_ranks(r);
+    close_model(r);
+    lg_mem_free(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moe_bits),       cmocka_unit_test(test_fp8_bits),
-        cmocka_unit_test(test_bundled_bits),   cmocka_unit_test(test_other_sums),
-        cmocka_unit_test(test_idle_patterns),  cmocka_unit_test(test_kept_in_files),
-        cmocka_unit_test(test_a_rank_is_lost), cmocka_unit_test(test_dense_is_refused),
-        cmocka_unit_test(test_divided),        cmocka_unit_test(test_divided_where_it_pays),
+        cmocka_unit_test(test_moe_bits),
+        cmocka_unit_test(test_fp8_bits),
+        cmocka_unit_test(test_bundled_bits),
+        cmocka_unit_test(test_other_sums),
+        cmocka_unit_test(test_idle_patterns),
+        cmocka_unit_test(test_kept_in_files),
+        cmocka_unit_test(test_a_rank_is_lost),
+        cmocka_unit_test(test_dense_is_refused),
+        cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_divided_where_it_pays),
+        cmocka_unit_test(test_divided_slot_is_used_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
