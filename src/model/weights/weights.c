@@ -255,6 +255,12 @@ lg_status lg_weights_open_packed(const char *path, const lg_weights_part *part,
     LG_TRY(start(w, path, err));
     lg_weights_walk walk = {.w = *w, .path = path, .part = part, .err = err};
     lg_status st = prepare(*w, &walk);
+    if (st == LG_OK && walk.n_slow)
+        lg_diag_log(
+            LG_LOG_WARN,
+            "%s: %u matrices (such as %s) have no integer products and are multiplied as "
+            "floats, which is slower",
+            path, walk.n_slow, lg_dtype_name(walk.slow));
     if (st == LG_OK) st = fill_or_map(*w, &walk, pack_dir, pool, progress, progress_ctx);
     lg_mem_free(walk.job);
     lg_quant_close(&walk.quant);

@@ -256,6 +256,10 @@ lg_weights_job *lg_weights_put(lg_weights_walk *k, lg_dtype type, uint32_t n_out
         k->plan = lg_hash_add(k->plan, "elsewhere", 9);
         return NULL;
     }
+    if (lg_dtype_is_block(type) && !lg_dtype_is_int(type)) {
+        k->n_slow++;
+        k->slow = type;
+    }
     const uint64_t plan[] = {(uint64_t)type, n_out, n_in, k->arena.used_bytes};
     k->plan = lg_hash_add(k->plan, plan, sizeof plan);
     void *dst = lg_arena_take(&k->arena, 1, bytes);
@@ -528,7 +532,7 @@ lg_status lg_weights_map_walk(lg_weights_walk *k) {
     const lg_config *c = &k->w->cfg;
     k->n_job = 0;
     k->pack_bytes = k->n_param = k->n_param_expert = 0;
-    k->n_quant = 0;
+    k->n_quant = k->n_slow = 0;
     k->plan = 0;
     k->elsewhere = false;
     LG_TRY(take_ends(k));

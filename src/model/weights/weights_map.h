@@ -78,6 +78,9 @@ typedef struct lg_weights_walk {
     uint64_t plan;               /* a hash of types, sizes and places of all matrices */
     uint64_t n_param, n_param_expert;
     uint32_t n_quant; /* matrices that quantization_config is about */
+    uint32_t
+        n_slow; /* matrices of blocks without integer products, and the type of the last one */
+    lg_dtype slow;
     lg_err *err;
 } lg_weights_walk;
 
