@@ -148,8 +148,11 @@ static void hook_submit(server *s, const lg_request *req) {
             s->steps_to_crash = left > 1 ? (int)left : 1;
 }
 
+/* And LG_HOOK_SLOW_STEP makes each step so many milliseconds longer. */
 static void hook_step(server *s) {
+    const char *ms = getenv("LG_HOOK_SLOW_STEP");
     if (s->steps_to_crash && --s->steps_to_crash == 0) raise(SIGKILL);
+    if (ms) lg_clock_sleep_us(strtoull(ms, NULL, 10) * 1000);
 }
 #endif
 

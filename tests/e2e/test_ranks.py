@@ -259,11 +259,15 @@ class Loss(unittest.TestCase):
         return time.monotonic() - start
 
     def interrupted(self, n, bodies, strikes, *args, prefill=False, again=()):
-        """strikes: (events after which, rank, signal); prefill: the first one as soon as prompts are read, before all have answered.
+        """strikes: (events after which, rank, signal); prefill: the first one as soon as prompts are read, before all have answered
+        (steps are slow then, so that it is seen in time).
         again: (rank, signal) of strikes that follow each first one as soon as the new group is there."""
+        slow = {"exe": server.HOOKS, "env": {"LG_HOOK_SLOW_STEP": "150"}} if prefill else {}
+        if prefill and not os.path.exists(server.HOOKS):
+            self.skipTest("built without -Dtest_hooks")
         with server.Server() as s:
             alone = server.in_threads([lambda b=b: server.text_of(s.stream(CHAT, b)) for b in bodies])
-        with Group(n, *args) as s:
+        with Group(n, *args, **slow) as s:
             n_event, lock, marks = [0], threading.Lock(), list(strikes)
             begun, took, since = set(), [], []
 
@@ -326,7 +330,7 @@ class Loss(unittest.TestCase):
         self.interrupted(2, self.streams(3), [(60, 1, signal.SIGSTOP)], "--rank-timeout", "2")
 
     def test_killed_while_prompts_are_read(self):
-        self.interrupted(2, self.prompts(8), [(None, 1, signal.SIGKILL)], prefill=True)
+        self.interrupted(2, self.prompts(12), [(None, 1, signal.SIGKILL)], prefill=True)
 
     @unittest.skipUnless(LONG, "32 streams over killed groups take minutes (--long)")
     def test_many_streams(self):
