@@ -1,6 +1,7 @@
 /* cpus.c - which processors this process may use: see cpus.h. */
 #include "base/cpus.h"
 
+#include <dirent.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -53,6 +54,18 @@ int lg_cpus_list(int *cpu, int cap, int *n_core) {
     for (int c = 0; c < LG_CPUS_MAX && n < cap; c++)
         if (CPU_ISSET_S((size_t)c, sizeof second, second)) cpu[n++] = c;
     return n;
+}
+
+int lg_cpus_node(const char *sys, int cpu) {
+    char path[1024];
+    int node = 0;
+    snprintf(path, sizeof path, "%s/cpu%d", sys ? sys : "/sys/devices/system/cpu", cpu);
+    DIR *d = opendir(path); /* it has an entry "node0" */
+    if (!d) return 0;
+    for (const struct dirent *e; (e = readdir(d));)
+        if (sscanf(e->d_name, "node%d", &node) == 1) break;
+    closedir(d);
+    return node;
 }
 
 static int quota(long long limit_us, long long period_us) {

@@ -13,6 +13,9 @@
  * (processor 0 when the mask cannot be read). */
 int lg_cpus_list(int *cpu, int cap, int *n_core);
 
+/* The memory node that processor `cpu` belongs to, as `sys` (NULL: /sys/devices/system/cpu) tells; 0 where it does not. */
+int lg_cpus_node(const char *sys, int cpu);
+
 /* Share the allowed processors among n processes of this machine: this one, number `at`, keeps a run of neighbouring cores
  * for itself and the threads it starts.  With fewer cores than processes nothing changes. */
 void lg_cpus_share(int at, int n);

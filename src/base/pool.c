@@ -31,20 +31,29 @@ typedef struct worker {
     pthread_t id;
     int thread; /* 1 .. n_thread - 1 */
     int cpu;    /* processor to stay on, or -1 */
+    int node;   /* below n_node */
 } worker;
+
+/* A node's tasks of the open loop. */
+typedef struct part {
+    _Alignas(LINE) _Atomic size_t next; /* first one not handed out */
+    size_t end;
+} part;
 
 struct lg_pool {
     int n_thread, n_started; /* threads with the caller; workers started */
+    int n_node;
     uint64_t spin_us;
-    lg_pool_body *body; /* of the open loop, with ctx and n_task */
+    lg_pool_body *body; /* of the open loop, with the next three and part */
     void *ctx;
-    size_t n_task;
-    _Alignas(LINE) _Atomic size_t next;     /* first task not handed out */
+    int n_part; /* n_node, or 1 for tasks that belong to no node */
+    bool own_only;
+    part part[LG_POOL_MAX_NODE];
     _Alignas(LINE) _Atomic uint32_t state;  /* OPEN | workers inside */
     _Alignas(LINE) _Atomic uint32_t loop;   /* loops published */
     _Alignas(LINE) _Atomic uint32_t n_idle; /* workers about to sleep or asleep */
     _Atomic bool stop;
-    worker worker[];
+    worker worker[]; /* [n_thread]; of the caller only node is used */
 };
 
 static void relax(void) {
@@ -77,12 +86,18 @@ static bool watch(_Atomic uint32_t *word, uint32_t value, uint64_t spin_us) {
     return false;
 }
 
-static void run_tasks(lg_pool *p, int thread) {
+static void run_part(lg_pool *p, part *of, int thread) {
     for (;;) {
-        size_t task = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-        if (task >= p->n_task) return;
+        size_t task = atomic_fetch_add_explicit(&of->next, 1, memory_order_relaxed);
+        if (task >= of->end) return;
         p->body(p->ctx, task, thread);
     }
+}
+
+static void run_tasks(lg_pool *p, int thread) {
+    int own = p->n_part > 1 ? p->worker[thread].node : 0;
+    int n = thread && p->own_only ? 1 : p->n_part;
+    for (int i = 0; i < n; i++) run_part(p, &p->part[(own + i) % p->n_part], thread);
 }
 
 /* Take part in the open loop, if there is one. */
@@ -137,7 +152,18 @@ static int start(worker *w) {
     return rc;
 }
 
-lg_status lg_pool_open(int n_thread, lg_pool **pool, lg_err *err) {
+/* Number the nodes that threads are on; those beyond the last number share it. */
+static void number_nodes(lg_pool *p, const int *node) {
+    int seen[LG_POOL_MAX_NODE];
+    for (int t = 0; t < p->n_thread; t++) {
+        int i = 0;
+        while (i < p->n_node && seen[i] != node[t]) i++;
+        if (i == p->n_node && i < LG_POOL_MAX_NODE) seen[p->n_node++] = node[t];
+        p->worker[t].node = i < LG_POOL_MAX_NODE ? i : LG_POOL_MAX_NODE - 1;
+    }
+}
+
+static lg_status open_pool(int n_thread, const int *pretended, lg_pool **pool, lg_err *err) {
     *pool = NULL;
     if (n_thread < 0 || n_thread > N_MAX)
         return LG_FAIL(err, LG_E_ARG, "%d threads asked for, expected 0 to %d", n_thread,
@@ -145,12 +171,17 @@ lg_status lg_pool_open(int n_thread, lg_pool **pool, lg_err *err) {
     if (n_thread == 0) n_thread = lg_pool_default_n_thread();
     lg_pool *p = lg_mem_alloc(sizeof *p + (size_t)n_thread * sizeof p->worker[0]);
     if (!p) return LG_FAIL(err, LG_E_NOMEM, "no memory for %d threads", n_thread);
-    int cpu[N_MAX], n_cpu = lg_cpus_list(cpu, N_MAX, NULL);
+    int cpu[N_MAX], node[N_MAX], n_cpu = lg_cpus_list(cpu, N_MAX, NULL);
+    bool pin = n_cpu >= n_thread;
+    for (int t = 0; t < n_thread; t++) node[t] = pin ? lg_cpus_node(NULL, cpu[t]) : 0;
     p->n_thread = n_thread;
-    p->spin_us = n_cpu >= n_thread ? SPIN_US : 0;
+    p->spin_us = pin ? SPIN_US : 0;
+    number_nodes(p, pretended ? pretended : node);
     for (int t = 1; t < n_thread; t++) {
         worker *w = &p->worker[t];
-        *w = (worker){.pool = p, .thread = t, .cpu = n_cpu >= n_thread ? cpu[t] : -1};
+        w->pool = p;
+        w->thread = t;
+        w->cpu = pin ? cpu[t] : -1;
         int rc = start(w);
         if (rc != 0) {
             lg_pool_close(&p);
@@ -161,6 +192,14 @@ lg_status lg_pool_open(int n_thread, lg_pool **pool, lg_err *err) {
     }
     *pool = p;
     return LG_OK;
+}
+
+lg_status lg_pool_open(int n_thread, lg_pool **pool, lg_err *err) {
+    return open_pool(n_thread, NULL, pool, err);
+}
+
+lg_status lg_pool_open_nodes(int n_thread, const int *node, lg_pool **pool, lg_err *err) {
+    return open_pool(n_thread, node, pool, err);
 }
 
 void lg_pool_close(lg_pool **pool) {
@@ -177,6 +216,10 @@ int lg_pool_n_thread(const lg_pool *pool) {
     return pool ? pool->n_thread : 1;
 }
 
+int lg_pool_n_node(const lg_pool *pool) {
+    return pool ? pool->n_node : 1;
+}
+
 /* Close the loop and wait until the last worker has left it. */
 static void finish(lg_pool *p) {
     uint32_t s = atomic_fetch_and_explicit(&p->state, ~OPEN, memory_order_acq_rel) & ~OPEN;
@@ -186,20 +229,35 @@ static void finish(lg_pool *p) {
     }
 }
 
-void lg_pool_run(lg_pool *pool, size_t n_task, lg_pool_body *body, void *ctx) {
-    lg_pool *p = pool;
+static void run(lg_pool *p, int n_part, const size_t *first, bool own_only, lg_pool_body *body,
+                void *ctx) {
+    size_t n_task = first[n_part];
     if (!p || p->n_thread == 1 || n_task <= 1) {
         for (size_t task = 0; task < n_task; task++) body(ctx, task, 0);
         return;
     }
     p->body = body;
     p->ctx = ctx;
-    p->n_task = n_task;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    p->n_part = n_part;
+    p->own_only = own_only;
+    for (int i = 0; i < n_part; i++) {
+        atomic_store_explicit(&p->part[i].next, first[i], memory_order_relaxed);
+        p->part[i].end = first[i + 1];
+    }
     atomic_store_explicit(&p->state, OPEN, memory_order_release);
     atomic_fetch_add(&p->loop, 1);
     size_t n_idle = atomic_load(&p->n_idle);
     if (n_idle > 0) wake(&p->loop, (int)(n_idle < n_task - 1 ? n_idle : n_task - 1));
     run_tasks(p, 0);
     finish(p);
+}
+
+void lg_pool_run(lg_pool *pool, size_t n_task, lg_pool_body *body, void *ctx) {
+    const size_t first[] = {0, n_task};
+    run(pool, 1, first, false, body, ctx);
+}
+
+void lg_pool_run_parts(lg_pool *pool, const size_t *first, bool own_only, lg_pool_body *body,
+                       void *ctx) {
+    run(pool, lg_pool_n_node(pool), first, own_only, body, ctx);
 }

@@ -7,7 +7,10 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -121,6 +124,172 @@ static void test_idle_threads_use_no_processor(void **state) {
     lg_pool_close(&pool);
 }
 
+/* ---- memory nodes, pretended ---- */
+
+/* Threads 0, 1, ... on nodes, whose system numbers have gaps. */
+static const struct {
+    int n_thread, n_node, node[7];
+} topologies[] = {
+    {1, 1, {5}},
+    {2, 1, {3, 3}},
+    {2, 2, {0, 1}},
+    {4, 2, {2, 0, 2, 0}},
+    {5, 2, {0, 0, 0, 0, 8}},
+    {3, 3, {0, 1, 2}},
+    {7, 3, {4, 4, 1, 1, 1, 7, 4}},
+};
+
+static lg_pool *open_nodes(size_t i) {
+    lg_pool *pool;
+    assert_int_equal(
+        lg_pool_open_nodes(topologies[i].n_thread, topologies[i].node, &pool, NULL), LG_OK);
+    assert_int_equal(lg_pool_n_node(pool), topologies[i].n_node);
+    return pool;
+}
+
+/* The number that the pool gives the node of a thread. */
+static int node_of(size_t i, int thread) {
+    int n = 0;
+    for (int t = 0; t <= thread; t++) {
+        int same = 0;
+        while (topologies[i].node[same] != topologies[i].node[t]) same++;
+        if (same == t) n++;
+        if (topologies[i].node[t] == topologies[i].node[thread]) return n - 1;
+    }
+    return -1;
+}
+
+static void check_parts(lg_pool *pool, const size_t *first, bool own_only) {
+    size_t n_task = first[lg_pool_n_node(pool)];
+    atomic_store(&counter.bad, 0);
+    counter.n_thread = lg_pool_n_thread(pool);
+    for (size_t i = 0; i < n_task; i++) atomic_store(&counter.hit[i], 0);
+    lg_pool_run_parts(pool, first, own_only, count_task, &counter);
+    assert_int_equal(atomic_load(&counter.bad), 0);
+    for (size_t i = 0; i < n_task; i++) assert_int_equal(atomic_load(&counter.hit[i]), 1);
+}
+
+static void test_every_task_of_parts_runs_once(void **state) {
+    (void)state;
+    static const size_t sizes[][3] = {{0, 0, 0}, {1, 0, 0},    {0, 1, 0},    {0, 0, 1},
+                                      {1, 1, 1}, {7, 300, 1},  {0, 1000, 0}, {64, 63, 65},
+                                      {3, 0, 9}, {999, 1, 997}};
+    for (size_t i = 0; i < LG_COUNT(topologies); i++) {
+        lg_pool *pool = open_nodes(i);
+        for (size_t k = 0; k < LG_COUNT(sizes); k++)
+            for (int own_only = 0; own_only < 2; own_only++) {
+                size_t first[4] = {0};
+                for (int n = 0; n < 3; n++) first[n + 1] = first[n] + sizes[k][n];
+                check_parts(pool, first, own_only);
+                check_loop(pool, first[3]);
+            }
+        lg_pool_close(&pool);
+    }
+    const size_t alone[] = {0, 100};
+    assert_int_equal(lg_pool_n_node(NULL), 1);
+    check_parts(NULL, alone, true);
+}
+
+/* More nodes than are told apart. */
+static void test_many_nodes(void **state) {
+    (void)state;
+    int node[20];
+    size_t first[LG_POOL_MAX_NODE + 1];
+    lg_pool *pool;
+    for (int t = 0; t < 20; t++) node[t] = 100 - t;
+    assert_int_equal(lg_pool_open_nodes(20, node, &pool, NULL), LG_OK);
+    assert_int_equal(lg_pool_n_node(pool), LG_POOL_MAX_NODE);
+    for (size_t k = 0; k <= LG_POOL_MAX_NODE; k++) first[k] = k * 31;
+    check_parts(pool, first, true);
+    check_parts(pool, first, false);
+    lg_pool_close(&pool);
+}
+
+/* The first task of each thread; nobody goes on before all have one. */
+typedef struct firsts {
+    _Atomic int n_in;
+    int n_thread;
+    size_t task[7]; /* of each thread; SIZE_MAX: none yet */
+} firsts;
+
+static void first_task(void *ctx, size_t task, int thread) {
+    firsts *f = ctx;
+    if (f->task[thread] != SIZE_MAX) return;
+    f->task[thread] = task;
+    atomic_fetch_add(&f->n_in, 1);
+    while (atomic_load(&f->n_in) < f->n_thread) lg_clock_sleep_us(50);
+}
+
+static void test_a_thread_begins_with_its_node(void **state) {
+    (void)state;
+    for (size_t i = 0; i < LG_COUNT(topologies); i++) {
+        lg_pool *pool = open_nodes(i);
+        for (int empty = -1; empty < topologies[i].n_node; empty++) {
+            firsts f = {.n_thread = topologies[i].n_thread};
+            size_t first[4] = {0};
+            if (empty == 0 && topologies[i].n_node == 1) continue;
+            for (int t = 0; t < 7; t++) f.task[t] = SIZE_MAX;
+            for (int k = 0; k < topologies[i].n_node; k++)
+                first[k + 1] = first[k] + (k == empty ? 0 : 7);
+            lg_pool_run_parts(pool, first, false, first_task, &f);
+            for (int t = 0; t < f.n_thread; t++) { /* those of an empty part help elsewhere */
+                int k = node_of(i, t);
+                assert_true(f.task[t] < first[topologies[i].n_node]);
+                if (k == empty) continue;
+                assert_true(f.task[t] >= first[k] && f.task[t] < first[k + 1]);
+            }
+        }
+        lg_pool_close(&pool);
+    }
+}
+
+static void slow_task(void *ctx, size_t task, int thread) {
+    int *by = ctx;
+    by[task] = thread;
+    lg_clock_sleep_us(300);
+}
+
+static void test_own_only_leaves_the_rest_to_the_caller(void **state) {
+    (void)state;
+    const size_t first[] = {0, 50, 51, 51};
+    for (size_t i = 0; i < LG_COUNT(topologies); i++) {
+        int by[51];
+        lg_pool *pool = open_nodes(i);
+        if (topologies[i].n_node > 1) {
+            lg_pool_run_parts(pool, first, true, slow_task, by);
+            for (int task = 0; task < 51; task++)
+                assert_true(by[task] == 0 || node_of(i, by[task]) == task / 50);
+        }
+        lg_pool_close(&pool);
+    }
+}
+
+static void test_node_of_a_processor(void **state) {
+    (void)state;
+    static const char *const folders[] = {"cpu0",          "cpu0/topology", "cpu0/node0",
+                                          "cpu12",         "cpu12/nodes",   "cpu12/node31",
+                                          "cpu12/cpufreq", "cpu3"};
+    char sys[] = "/tmp/lignum-cpu-XXXXXX", path[64];
+    assert_non_null(mkdtemp(sys));
+    for (size_t i = 0; i < LG_COUNT(folders); i++) {
+        snprintf(path, sizeof path, "%s/%s", sys, folders[i]);
+        assert_int_equal(mkdir(path, 0755), 0);
+    }
+    assert_int_equal(lg_cpus_node(sys, 0), 0);
+    assert_int_equal(lg_cpus_node(sys, 12), 31);
+    assert_int_equal(lg_cpus_node(sys, 3), 0); /* says nothing */
+    assert_int_equal(lg_cpus_node(sys, 1), 0); /* is not there */
+    for (size_t i = LG_COUNT(folders); i-- > 0;) {
+        snprintf(path, sizeof path, "%s/%s", sys, folders[i]);
+        assert_int_equal(rmdir(path), 0);
+    }
+    assert_int_equal(rmdir(sys), 0);
+    int cpu[LG_CPUS_MAX], n = lg_cpus_list(cpu, LG_CPUS_MAX, NULL);
+    for (int i = 0; i < n; i++) assert_true(lg_cpus_node(NULL, cpu[i]) >= 0);
+}
+
+/* ---- signals ---- */
+
 static volatile sig_atomic_t n_signal;
 
 static void on_signal(int sig) {
@@ -191,6 +360,11 @@ int main(void) {
         cmocka_unit_test(test_short_loops_see_each_other),
         cmocka_unit_test(test_a_body_may_run_a_loop_of_its_own),
         cmocka_unit_test(test_idle_threads_use_no_processor),
+        cmocka_unit_test(test_every_task_of_parts_runs_once),
+        cmocka_unit_test(test_many_nodes),
+        cmocka_unit_test(test_a_thread_begins_with_its_node),
+        cmocka_unit_test(test_own_only_leaves_the_rest_to_the_caller),
+        cmocka_unit_test(test_node_of_a_processor),
         cmocka_unit_test(test_workers_take_no_signals),
         cmocka_unit_test(test_bad_counts_and_no_memory),
         cmocka_unit_test(test_default_is_cores_within_quota),
