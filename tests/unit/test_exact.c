@@ -1,5 +1,5 @@
-/* test_exact.c - the same bits, however a step is cut: splits of a prompt, decode, batch mates, threads, kernel levels,
- * places in the pools, and whatever the memory held before.
+/* test_exact.c - the same bits, however a step is cut: splits of a prompt, decode, batch mates, threads, memory nodes, kernel
+ * levels, places in the pools, and whatever the memory held before.
  *
  * Compared with memcmp: the logits of every position, and each sequence's recurrent and convolution state at its end.
  * The models are tiny-moe (8 layers, two value heads a key head), tiny-moe-fp8 and tiny-dense-r3 (three value heads), and
@@ -23,6 +23,8 @@
 #define SEQ_PAGE 3
 #define N_PAGE   (N_SEQ * SEQ_PAGE + 2)
 #define N_SNAP   4
+#define NODES    4 /* pools from here on pretend to be on several memory nodes */
+#define N_POOL   7
 
 typedef struct exact_model {
     const char *name, *folder; /* below the source tree */
@@ -42,7 +44,10 @@ typedef struct place {
     uint32_t slot, page[SEQ_PAGE];
 } place;
 
-static lg_pool *pools[4]; /* by number of threads */
+static lg_pool *pools[N_POOL]; /* by number of threads; then of 2, 3 and 2 nodes */
+static const struct {
+    int n_thread, node[4];
+} topologies[N_POOL - NODES] = {{2, {0, 1}}, {3, {0, 1, 2}}, {4, {1, 0, 0, 0}}};
 static exact_model models[] = {
     {.name = "tiny-moe", .folder = "tests/data/models"},
     {.name = "tiny-moe-fp8", .folder = "tests/data/models", .kv = LG_F16},
@@ -56,7 +61,7 @@ static bool few(void) {
     return test_few("a part of the splits, cuts and mixes");
 }
 
-static lg_backend *open_backend(const exact_model *m, int n_thread, const char *level) {
+static lg_backend *open_backend(const exact_model *m, int pool, const char *level) {
     lg_backend *be = NULL;
     lg_err err = {0};
     lg_backend_opt opt = {.n_slot = N_SEQ + 1,
@@ -67,8 +72,7 @@ static lg_backend *open_backend(const exact_model *m, int n_thread, const char *
                           .max_out = N_SEQ * N_TOK,
                           .n_sample_vocab = m->w->cfg.n_vocab,
                           .kv = m->kv};
-    if (lg_backend_open(m->w, &opt, pools[n_thread], &be, &err) != LG_OK)
-        fail_msg("%s", err.msg);
+    if (lg_backend_open(m->w, &opt, pools[pool], &be, &err) != LG_OK) fail_msg("%s", err.msg);
     if (level) be->kern = lg_kern_level(level);
     rig_poison(be);
     return be;
@@ -146,6 +150,10 @@ static int open_all(void **state) {
     (void)state;
     for (int n = 1; n <= 3; n++)
         if (lg_pool_open(n, &pools[n], &err) != LG_OK) return -1;
+    for (int i = 0; i < N_POOL - NODES; i++)
+        if (lg_pool_open_nodes(topologies[i].n_thread, topologies[i].node, &pools[NODES + i],
+                               &err) != LG_OK)
+            return -1;
     for (size_t i = 0; i < LG_COUNT(models); i++) open_model(&models[i]);
     return 0;
 }
@@ -160,7 +168,7 @@ static int close_all(void **state) {
         lg_weights_close(&models[k].w);
         quant_fit_fini(&models[k].fit);
     }
-    for (int n = 1; n <= 3; n++) lg_pool_close(&pools[n]);
+    for (int n = 1; n < N_POOL; n++) lg_pool_close(&pools[n]);
     return 0;
 }
 
@@ -346,6 +354,44 @@ static void test_ragged_mixes_with_places_shuffled(void **state) {
     }
 }
 
+static void expect_panels(const lg_mat *a, const lg_mat *b) {
+    assert_true(a->type == b->type && a->n_out == b->n_out && a->n_in == b->n_in);
+    if (a->panel)
+        assert_memory_equal(a->panel, b->panel,
+                            lg_mat_n_panel(a) * lg_dtype_panel_bytes(a->type, a->n_in));
+}
+
+/* Weights packed and read by several nodes' threads, alone and in mixes. */
+static void test_memory_nodes(void **state) {
+    static const uint32_t chunk[] = {N_TOK, 33};
+    (void)state;
+    for (size_t k = 0; k < LG_COUNT(models); k++)
+        for (int p = NODES; p < N_POOL; p++) {
+            if (few() && p != NODES + 1) continue;
+            exact_model m = models[k];
+            char path[1024];
+            lg_err err = {0};
+            snprintf(path, sizeof path, "%s/%s/%s", getenv("LG_SOURCE_DIR"), m.folder, m.name);
+            lg_weights *w = NULL; /* rounded matrices are not packed from files */
+            if (!m.quant) {
+                assert_int_equal(lg_weights_open(path, pools[p], NULL, NULL, &w, &err), LG_OK);
+                expect_panels(&w->head, &m.w->head);
+                expect_panels(&w->layer[0].qkv, &m.w->layer[0].qkv);
+                m.w = w;
+            }
+            result r = take_result(&m);
+            lg_backend *be = open_backend(&m, p, NULL);
+            for (size_t c = 0; c < LG_COUNT(chunk); c++) {
+                run_alone(&m, be, 0, &home, chunk[c], r.logits, r.state);
+                expect_same(&m, 0, r.logits, r.state, "memory nodes, steps of", chunk[c]);
+            }
+            run_mix(&m, be, 1, &r);
+            lg_backend_close(&be);
+            free_result(&r);
+            lg_weights_close(&w);
+        }
+}
+
 /* Rows [pos, end) of sequence 0 in slot 2, with snapshots on the way. */
 static const float *run_saving(const exact_model *m, lg_backend *be, uint32_t slot,
                                const uint32_t *page, uint32_t pos, uint32_t end,
@@ -486,6 +532,7 @@ int main(void) {
                                        cmocka_unit_test(test_levels_and_threads),
                                        cmocka_unit_test(test_attention_divided_by_pages),
                                        cmocka_unit_test(test_ragged_mixes_with_places_shuffled),
+                                       cmocka_unit_test(test_memory_nodes),
                                        cmocka_unit_test(test_snapshots_at_every_position),
                                        cmocka_unit_test(test_integers_stay_near_floats),
                                        cmocka_unit_test(test_kept_keys_stay_near_floats),

@@ -60,7 +60,7 @@ typedef struct lg_cpu_gemm {
     float *y, *y2;
     size_t ld_y;
     const lg_cpu_quant *q; /* set by lg_cpu_quant_jobs: x lies in its rows */
-    /* the cut, filled by lg_cpu_gemm_run */
+    /* the cut of each memory node's share, filled by lg_cpu_gemm_run */
     uint32_t task0, n_row_blk, n_panel_task;
 } lg_cpu_gemm;
 

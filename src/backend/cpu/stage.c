@@ -2,7 +2,9 @@
  *
  * Cutting: a product is divided into blocks of LG_CPU_ROW_BLK rows and runs of weight panels, so many that every thread gets
  * several tasks of equal work.  Tasks of the same panels and neighbouring row blocks follow each other, so that a weight
- * is read from memory once.  Thread: engine and pool.  Test: tests/unit/test_exact.c */
+ * is read from memory once.  On a machine of several memory nodes a task has panels of one node only (weights.h) and those of
+ * node 0 come first, then those of node 1: each node has as many tasks, some of them empty where panels are few.
+ * Thread: engine and pool.  Test: tests/unit/test_exact.c, tests/unit/test_stage.c */
 #include "backend/cpu/cpu.h"
 
 #include "base/clock.h"
@@ -35,23 +37,35 @@ static void watched_task(void *ctx, size_t task, int thread) {
     w->last_us = now;
 }
 
-void lg_cpu_run(lg_backend *be, size_t n_task, uint64_t macs, lg_pool_body *body, void *ctx) {
+/* lg_cpu_run for tasks of which each of n_node nodes has n_task; 1: they belong to none. */
+static void run_nodes(lg_backend *be, size_t n_task, int n_node, uint64_t macs,
+                      lg_pool_body *body, void *ctx) {
+    size_t first[LG_POOL_MAX_NODE + 1], n_all = n_task * (size_t)n_node;
     watched w = {be, body, ctx, 0};
     if (be->s.ex.flying) {
         body = watched_task;
         ctx = &w;
     }
-    if (be->n_thread > 1 && n_task > 1 && macs >= LG_CPU_REGION_MACS) {
+    if (be->n_thread == 1 || n_all <= 1 || macs < LG_CPU_REGION_MACS) {
+        for (size_t i = 0; i < n_all; i++) body(ctx, i, 0);
+    } else if (n_node == 1) {
         lg_pool_run(be->pool, n_task, body, ctx);
-        return;
+    } else {
+        for (int k = 0; k <= n_node; k++) first[k] = n_task * (size_t)k;
+        lg_pool_run_parts(be->pool, first, false, body, ctx);
     }
-    for (size_t i = 0; i < n_task; i++) body(ctx, i, 0);
+}
+
+void lg_cpu_run(lg_backend *be, size_t n_task, uint64_t macs, lg_pool_body *body, void *ctx) {
+    run_nodes(be, n_task, 1, macs, body, ctx);
 }
 
 typedef struct gemm_ctx {
     const lg_kern *kern;
     const lg_cpu_gemm *job;
     uint32_t n_job;
+    int n_node;
+    uint32_t n_task; /* of each node */
 } gemm_ctx;
 
 /* The job that holds a task: the last one whose first task is not after it. */
@@ -82,10 +96,21 @@ static void product(const lg_kern *kern, const lg_cpu_gemm *j, const lg_mat *w, 
 static void gemm_task(void *ctx, size_t task, int thread) {
     (void)thread;
     const gemm_ctx *c = ctx;
-    const lg_cpu_gemm *j = find_job(c, (uint32_t)task);
-    uint32_t at = (uint32_t)task - j->task0, n_panel = lg_mat_n_panel(j->w);
-    uint32_t p0 = at / j->n_row_blk * j->n_panel_task, r0 = at % j->n_row_blk * LG_CPU_ROW_BLK;
-    uint32_t np = n_panel - p0 < j->n_panel_task ? n_panel - p0 : j->n_panel_task;
+    uint32_t node = 0, t = (uint32_t)task;
+    if (c->n_node > 1) {
+        node = t / c->n_task;
+        t %= c->n_task;
+    }
+    const lg_cpu_gemm *j = find_job(c, t);
+    uint32_t at = t - j->task0, p0 = 0, p1 = lg_mat_n_panel(j->w);
+    if (c->n_node > 1) {
+        p0 = (uint32_t)lg_pool_share(lg_mat_n_panel(j->w), (int)node, c->n_node);
+        p1 = (uint32_t)lg_pool_share(lg_mat_n_panel(j->w), (int)node + 1, c->n_node);
+    }
+    p0 += at / j->n_row_blk * j->n_panel_task;
+    if (p0 >= p1) return;
+    uint32_t r0 = at % j->n_row_blk * LG_CPU_ROW_BLK;
+    uint32_t np = p1 - p0 < j->n_panel_task ? p1 - p0 : j->n_panel_task;
     uint32_t nr = j->n_row - r0 < LG_CPU_ROW_BLK ? j->n_row - r0 : LG_CPU_ROW_BLK;
     float *y = j->y + r0 * j->ld_y;
     product(c->kern, j, j->w, p0, np, r0, nr, y);
@@ -114,9 +139,9 @@ static uint64_t panel_cost(const lg_cpu_gemm *j) {
     return (uint64_t)rows * j->w->n_in * LG_NR * (j->w2 ? 2 : 1);
 }
 
-/* Cut a job's panels into tasks of about `want`, all of nearly equal size; 0: one task. */
-static void cut_job(lg_cpu_gemm *j, uint64_t want) {
-    uint32_t n_panel = lg_mat_n_panel(j->w), n_cut = 1;
+/* Cut a node's n_panel panels of a job into tasks of about `want`, all of nearly equal size; 0: one task.  Returns how many. */
+static uint32_t cut_job(lg_cpu_gemm *j, uint32_t n_panel, uint64_t want) {
+    uint32_t n_cut = 1;
     uint64_t cost = panel_cost(j) * n_panel;
     if (want > 0 && cost > want) {
         uint64_t n = (cost + want / 2) / want;
@@ -124,6 +149,8 @@ static void cut_job(lg_cpu_gemm *j, uint64_t want) {
     }
     j->n_panel_task = (n_panel + n_cut - 1) / n_cut;
     j->n_row_blk = (j->n_row + LG_CPU_ROW_BLK - 1) / LG_CPU_ROW_BLK;
+    if (j->n_panel_task == 0) return 0;
+    return j->n_row_blk * ((n_panel + j->n_panel_task - 1) / j->n_panel_task);
 }
 
 void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
@@ -140,17 +167,13 @@ void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
     uint64_t want = cost / ((uint64_t)be->n_thread * n_per);
     if (want < MIN_TASK_MACS) want = MIN_TASK_MACS;
     if (be->n_thread == 1 || total < LG_CPU_REGION_MACS) want = 0;
-    uint32_t n_task = 0;
+    gemm_ctx c = {be->kern, job, n_job, lg_pool_n_node(be->pool), 0};
     for (uint32_t i = 0; i < n_job; i++) {
-        lg_cpu_gemm *j = &job[i];
-        cut_job(j, want);
-        j->task0 = n_task;
-        if (j->n_panel_task > 0)
-            n_task +=
-                j->n_row_blk * ((lg_mat_n_panel(j->w) + j->n_panel_task - 1) / j->n_panel_task);
+        uint32_t n_node = (uint32_t)c.n_node; /* the most panels that one has */
+        job[i].task0 = c.n_task;
+        c.n_task += cut_job(&job[i], (lg_mat_n_panel(job[i].w) + n_node - 1) / n_node, want);
     }
-    gemm_ctx c = {be->kern, job, n_job};
-    lg_cpu_run(be, n_task, total, gemm_task, &c);
+    run_nodes(be, c.n_task, c.n_node, total, gemm_task, &c);
 }
 
 typedef struct residual_ctx {

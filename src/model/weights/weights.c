@@ -4,8 +4,9 @@
  * whose embedding stays mapped.
  * Two walks over the tensors (weights_map.c): the first checks all and counts bytes, then one block is taken, the second
  * carves it.  Packing is cut into tasks of about a megabyte for the pool and into rounds, between which progress is told.
+ * What writes a page first decides on which memory node it lies, so each node's threads pack that node's share of a matrix.
  * Thread: the opener's, and the pool's while packing.  Memory: one block for all panels and vectors, one for the structs.
- * Test: tests/unit/test_weights.c, tests/unit/test_loader.c */
+ * Test: tests/unit/test_weights.c, tests/unit/test_nodes.c, tests/unit/test_loader.c */
 #include "model/weights/weights_map.h"
 
 #include "base/buf.h"
@@ -16,6 +17,7 @@
 #include "model/weights/packed.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TASK_BYTES  (1u << 20)
@@ -33,6 +35,7 @@ struct lg_weights_own {
 typedef struct task {
     const lg_weights_job *job;
     uint32_t panel0, n_panel;
+    int node;
 } task;
 
 static void pack_task(void *ctx, size_t i, int thread) {
@@ -60,23 +63,50 @@ static uint64_t task_bytes(const task *t) {
     return t->n_panel * lg_pack_bytes(t->job->type, LG_NR, t->job->n_in);
 }
 
-/* All jobs cut into tasks; the caller owns *out. */
-static lg_status cut_tasks(const lg_weights_walk *k, task **out, size_t *n_task, lg_err *err) {
+/* A job cut into tasks, nodes in turn so that each has as many in a round; to may be NULL.  Returns how many. */
+static size_t cut_job(const lg_weights_job *j, int n_node, task *to) {
+    uint32_t step = panels_a_task(j), all = panels_of(j);
     size_t n = 0;
-    for (size_t i = 0; i < k->n_job; i++) {
-        uint32_t step = panels_a_task(&k->job[i]);
-        n += (panels_of(&k->job[i]) + step - 1) / step;
-    }
+    for (uint32_t at = 0; at < all; at += step) /* a share has no more panels than all */
+        for (int node = 0; node < n_node; node++) {
+            size_t p = lg_pool_share(all, node, n_node) + at,
+                   end = lg_pool_share(all, node + 1, n_node);
+            if (p >= end) continue;
+            if (to)
+                to[n] =
+                    (task){j, (uint32_t)p, end - p < step ? (uint32_t)(end - p) : step, node};
+            n++;
+        }
+    return n;
+}
+
+/* All jobs cut into tasks; the caller owns *out. */
+static lg_status cut_tasks(const lg_weights_walk *k, int n_node, task **out, size_t *n_task,
+                           lg_err *err) {
+    size_t n = 0;
+    for (size_t i = 0; i < k->n_job; i++) n += cut_job(&k->job[i], n_node, NULL);
     task *t = lg_mem_calloc(n, sizeof *t);
     if (!t) return LG_FAIL(err, LG_E_NOMEM, "%s: no memory for %zu tasks", k->path, n);
     *out = t;
     *n_task = n;
-    for (size_t i = 0; i < k->n_job; i++) {
-        uint32_t step = panels_a_task(&k->job[i]), all = panels_of(&k->job[i]);
-        for (uint32_t p = 0; p < all; p += step)
-            *t++ = (task){&k->job[i], p, all - p < step ? all - p : step};
-    }
+    for (size_t i = 0; i < k->n_job; i++) t += cut_job(&k->job[i], n_node, t);
     return LG_OK;
+}
+
+static int by_node(const void *pa, const void *pb) {
+    const task *a = pa, *b = pb;
+    if (a->node != b->node) return a->node < b->node ? -1 : 1;
+    if (a->job != b->job) return a->job < b->job ? -1 : 1;
+    return a->panel0 < b->panel0 ? -1 : a->panel0 > b->panel0;
+}
+
+static void pack_round(lg_pool *pool, task *t, size_t n) {
+    size_t first[LG_POOL_MAX_NODE + 1] = {0};
+    int n_node = lg_pool_n_node(pool);
+    if (n_node > 1) qsort(t, n, sizeof *t, by_node);
+    for (size_t i = 0; i < n; i++) first[t[i].node + 1]++;
+    for (int k = 0; k < n_node; k++) first[k + 1] += first[k];
+    lg_pool_run_parts(pool, first, true, pack_task, t);
 }
 
 /* Run all tasks in rounds. */
@@ -85,7 +115,11 @@ static lg_status pack_all(const lg_weights_walk *k, lg_pool *pool, lg_progress_f
     task *tasks = NULL;
     size_t n_task = 0;
     uint64_t done = 0;
-    LG_TRY(cut_tasks(k, &tasks, &n_task, err));
+    int n_node = lg_pool_n_node(pool);
+    LG_TRY(cut_tasks(k, n_node, &tasks, &n_task, err));
+    if (n_node > 1)
+        lg_diag_log(LG_LOG_INFO, "weights: each matrix is divided over %d memory nodes",
+                    n_node);
     lg_status st = LG_OK;
     for (size_t i = 0; i <= n_task && st == LG_OK;) {
         if (progress && progress(progress_ctx, done, k->pack_bytes)) {
@@ -98,7 +132,7 @@ static lg_status pack_all(const lg_weights_walk *k, lg_pool *pool, lg_progress_f
             round += task_bytes(&tasks[j]);
             done += task_bytes(&tasks[j]);
         }
-        lg_pool_run(pool, j - i, pack_task, tasks + i);
+        pack_round(pool, tasks + i, j - i);
         lg_tensors_release(
             k->set); /* what was read stays in the system's cache, not in our memory */
         i = j;
@@ -188,6 +222,10 @@ static lg_status carve_packed(lg_weights *w, lg_weights_walk *k, lg_pool *pool) 
     LG_TRY(lg_weights_map_walk(k));
     LG_ASSERT(k->arena.used_bytes == p->block_bytes);
     lg_packed_touch(p, pool);
+    if (lg_pool_n_node(pool) > 1)
+        lg_diag_log(LG_LOG_INFO,
+                    "packed weights are not divided over memory nodes: they lie where the "
+                    "system's file cache has them");
     return LG_OK;
 }
 

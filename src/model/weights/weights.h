@@ -2,6 +2,8 @@
  *
  * Names -> fields, every tensor consumed exactly once, then packed into the kernels' panel layout (kern.h).  Vision and MTP
  * tensors are known and listed as skipped.  Memory: one block per weight kind, owned by lg_weights, until close.
+ * Of a matrix with n panels memory node k of N (lg_pool_n_node) has panels [lg_pool_share(n, k, N), lg_pool_share(n, k + 1, N)):
+ * its threads write them first.  Pages of a packed file lie wherever the system's file cache has them.
  * Test: tests/unit/test_weights.c, tests/unit/test_loader.c (damaged folders), tests/unit/test_golden.c */
 #ifndef LG_MODEL_WEIGHTS_WEIGHTS_H
 #define LG_MODEL_WEIGHTS_WEIGHTS_H
