@@ -611,7 +611,11 @@ static void text(void (*all)(void)) {
 }
 
 static void twin(void (*all)(void)) {
-    if (!has_plugin) skip();
+    if (!has_plugin) {
+        printf("XLA's CPU plugin is not there (make check-pjrt fetches it), or this is a "
+               "sanitizer's build\n");
+        skip();
+    }
     first_way = TWIN;
     end_way = TWIN + 1;
     all();
