@@ -395,7 +395,7 @@ static void print_help(void) {
           "      --device D     cpu (default), or pjrt:PLUGIN.so[,name=value]... "
           "(docs/PJRT.md)\n"
           "      --threads N    default: all cores\n"
-          "      --pack-dir DIR keep packed weights in DIR, or map those that are there\n"
+          "      --pack-dir DIR keep packed weights in DIR, or take those that are there\n"
           "      --json         print one JSON object\n"
           "      --help         print this\n",
           stdout);

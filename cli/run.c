@@ -249,7 +249,7 @@ static void print_help(void) {
         "      --ctx N         longest conversation in tokens; default: the model's limit\n"
         "      --threads N     default: all cores\n"
         "      --pack-dir DIR  keep packed weights in DIR, as large as the model, so that "
-        "later starts map\n"
+        "later starts take\n"
         "                      them instead of packing\n"
         "      --memory SIZE   use at most this much, such as 8G; default: what is free\n"
         "      --kv TYPE       how keys and values are kept: f32, bf16, f16 (default) or q8_0\n"

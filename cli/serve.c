@@ -47,7 +47,7 @@ static const char help[] =
     "      --strict        refuse options with which answers depend on more than the request\n"
     "      --threads N     threads of the worker (default: physical cores)\n"
     "      --pack-dir DIR  keep packed weights in DIR, as large as the model, so that later "
-    "starts map\n"
+    "starts take\n"
     "                      them instead of packing\n"
     "      --drain SECONDS how long answers may go on after SIGTERM (default: 30)\n"
     "      --restart-deadline SECONDS\n"

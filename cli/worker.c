@@ -43,7 +43,7 @@ static const char help[] =
     "      --parallel N    sequences that run at the same time (default: 64)\n"
     "      --threads N     threads (default: physical cores)\n"
     "      --pack-dir DIR  keep packed weights in DIR, as large as the model, so that later "
-    "starts map\n"
+    "starts take\n"
     "                      them instead of packing\n"
     "      --max-stall MS  longest step in which a prompt may hold up answers (default: 1000, "
     "or 4\n"

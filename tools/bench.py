@@ -303,12 +303,12 @@ def options():
     ap.add_argument("--once", action="store_true", help="start each program once a repeat, for all tests without depth: for files that "
                     "take long to load")
     ap.add_argument("--fixed", action="store_true", help="peers repack their weights at load; do not look for the better setting")
-    ap.add_argument("--load", action="store_true", help="measure starts instead: time and memory, packed weights not kept, made, and mapped")
+    ap.add_argument("--load", action="store_true", help="measure starts instead: time and memory, packed weights not kept, made, and read")
     ap.add_argument("--build", action="store_true", help="build the peers, with the programs of tests/py/matrix.py, and end")
     ap.add_argument("--threads", type=int, default=os.cpu_count())
     ap.add_argument("--peer", help="folder with llama-bench and llama-batched-bench of any llama.cpp; default: built from the package")
     ap.add_argument("--peer-limit", type=float, default=300, metavar="S", help="a peer that takes longer for one figure is left out; default 300")
-    ap.add_argument("--pack-dir", metavar="DIR", help="ours keeps packed weights in DIR and maps them at its next start, which is quicker")
+    ap.add_argument("--pack-dir", metavar="DIR", help="ours keeps packed weights in DIR and reads them at its next start, which is quicker")
     ap.add_argument("--no-peer", action="store_true", help="measure Lignum alone")
     ap.add_argument("--lignum", default=os.path.join(ROOT, "build/cli/lignum"))
     ap.add_argument("--cache", default=os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "lignum/bench"))
@@ -438,7 +438,7 @@ def measure_load(a):
                                                                          weights, bound))
     with tempfile.TemporaryDirectory(dir=a.cache) as pack:
         for what, n, more in (("packed weights not kept", a.repeat, []), ("made and kept", 1, ["--pack-dir", pack]),
-                              ("mapped: a later start", a.repeat, ["--pack-dir", pack])):
+                              ("read: a later start", a.repeat, ["--pack-dir", pack])):
             runs = [start(a, *more) for _ in range(n)]
             print("%-24s %8.2f s  (%.2f .. %.2f, %d starts)   peak RSS %5.0f MiB, %.3f of the bound" % (
                 what, statistics.median(t for t, _ in runs), min(runs)[0], max(runs)[0], n, max(m for _, m in runs), max(m for _, m in runs) / bound))

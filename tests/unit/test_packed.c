@@ -240,13 +240,19 @@ static void test_models(void **state) {
         lg_weights *plain = open_model(model, NULL, LG_PACKED_NO);
         lg_weights *first = open_model(model, folder, LG_PACKED_WRITTEN);
         assert_int_equal(count_files(false), i + 1);
-        lg_weights *second = open_model(model, folder, LG_PACKED_MAPPED);
+        lg_weights *second = open_model(model, folder, LG_PACKED_FOUND);
         assert_int_equal(plain->weight_bytes, second->weight_bytes);
         assert_int_equal(plain->n_param, second->n_param);
         same_logits(plain, first);
         same_logits(plain, second);
         lg_err err = {0};
         assert_int_equal(lg_weights_verify_packed(second, pool, &err), LG_OK);
+        /* Nothing is read from the file any more. */
+        char *packed = lg_packed_path(folder, model, 0);
+        assert_int_equal(truncate(packed, 0), 0);
+        same_logits(plain, first);
+        same_logits(plain, second);
+        lg_mem_free(packed);
         lg_weights_close(&plain);
         lg_weights_close(&first);
         lg_weights_close(&second);
@@ -265,7 +271,7 @@ static void test_changed_source(void **state) {
     lg_fixture_write(&f, "model.safetensors", b.data, b.len_bytes);
     w = open_model(f.path, folder, LG_PACKED_WRITTEN);
     lg_weights_close(&w);
-    w = open_model(f.path, folder, LG_PACKED_MAPPED);
+    w = open_model(f.path, folder, LG_PACKED_FOUND);
     lg_weights_close(&w);
     /* only its time */
     char file[512];
@@ -316,7 +322,7 @@ static void test_race(void **state) {
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
     assert_int_equal(count_files(false), 1);
-    lg_weights *w = open_model(model, folder, LG_PACKED_MAPPED);
+    lg_weights *w = open_model(model, folder, LG_PACKED_FOUND);
     lg_weights_close(&w);
     lg_weights_close(&plain);
 }

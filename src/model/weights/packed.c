@@ -172,6 +172,27 @@ void lg_packed_touch(const lg_packed *p, lg_pool *pool) {
     lg_pool_run(pool, (p->map_bytes + TOUCH_BYTES - 1) / TOUCH_BYTES, touch_task, ctx.out);
 }
 
+typedef struct copy_ctx {
+    const lg_packed *from;
+    uint8_t *to;
+} copy_ctx;
+
+static void copy_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const copy_ctx *c = ctx;
+    uint64_t at = (uint64_t)task * PIECE_BYTES, left = c->from->block_bytes - at;
+    size_t n = (size_t)(left < PIECE_BYTES ? left : PIECE_BYTES);
+    uint8_t *piece = (uint8_t *)c->from->map + BLOCK_AT + at;
+    (void)madvise(piece, n, MADV_POPULATE_READ);
+    memcpy(c->to + at, piece, n);
+    (void)madvise(piece, n, MADV_DONTNEED);
+}
+
+void lg_packed_copy(const lg_packed *p, uint8_t *to, lg_pool *pool) {
+    copy_ctx c = {p, to};
+    lg_pool_run(pool, pieces_of(p->block_bytes), copy_task, &c);
+}
+
 /* ---- hashes ---- */
 
 typedef struct hash_ctx {

@@ -1,4 +1,4 @@
-/* packed.h - packed weights in a file, so that later starts and other processes map what the first one has made.
+/* packed.h - packed weights in a file, so that later starts and other processes take what the first one has made.
  *
  *     page 0       header: magic, versions, identity, sizes, hash of header and table
  *     at 2 MiB     the block of lg_weights: vectors and panels, as they lie in memory
@@ -38,6 +38,9 @@ void lg_packed_close(lg_packed *p);
 
 /* Have all pages of the block in memory, with the pool's threads. */
 void lg_packed_touch(const lg_packed *p, lg_pool *pool);
+
+/* Copy the block to `to` [block_bytes], with the pool's threads; of the map nothing stays in memory. */
+void lg_packed_copy(const lg_packed *p, uint8_t *to, lg_pool *pool);
 
 /* Compare every byte of the block with its hashes.  LG_OK; LG_E_FORMAT naming the first piece that differs; LG_E_NOMEM. */
 lg_status lg_packed_verify(const lg_packed *p, lg_pool *pool, lg_err *err);

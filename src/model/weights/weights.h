@@ -49,8 +49,8 @@ typedef struct lg_layer_w {
 /* What a file of packed weights had to do with an open (packed.h). */
 typedef enum {
     LG_PACKED_NO,
-    LG_PACKED_MAPPED, /* panels and vectors lie in a file that was there */
-    LG_PACKED_WRITTEN /* the file was written, and is mapped now */
+    LG_PACKED_FOUND,  /* panels and vectors come from a file that was there */
+    LG_PACKED_WRITTEN /* the file was written */
 } lg_packed_state;
 
 typedef struct lg_weights {
@@ -90,7 +90,8 @@ lg_status lg_weights_check_part(const char *path, const lg_weights_part *part, l
                                 lg_err *err);
 
 /* The same with packed weights kept in folder `pack_dir` (NULL: as above): a file there that belongs to this state of the
- * model and this part is mapped instead of packing; otherwise one is written and mapped, and a line on standard error says so.
+ * model and this part is taken instead of packing (copied; for a part mapped, so that ranks share its pages); otherwise one is
+ * written, for a part mapped, and a line on standard error says so.
  * A file that does not fit is named there, not used and replaced; if none can be written, the open goes on without. */
 lg_status lg_weights_open_packed(const char *path, const lg_weights_part *part,
                                  const char *pack_dir, lg_pool *pool, lg_progress_fn *progress,
