@@ -123,6 +123,7 @@ static lg_status map_file(const char *path, int fd, lg_packed *p, lg_err *err) {
         return LG_FAIL(err, LG_E_IO, "%s: cannot be mapped: %s", path, strerror(errno));
     p->map = map;
     p->map_bytes = (size_t)info.st_size;
+    p->fd = fd;
     return LG_OK;
 }
 
@@ -136,7 +137,7 @@ lg_status lg_packed_open(const char *path, uint64_t identity, uint64_t block_byt
     p->path = lg_mem_strdup(path);
     lg_status st =
         p->path ? map_file(path, fd, p, err) : LG_FAIL(err, LG_E_NOMEM, "%s: no memory", path);
-    close(fd);
+    if (st != LG_OK) close(fd);
     if (st == LG_OK) st = check_map(path, p->map, p->map_bytes, &want, err);
     if (st != LG_OK) {
         lg_packed_close(p);
@@ -149,7 +150,10 @@ lg_status lg_packed_open(const char *path, uint64_t identity, uint64_t block_byt
 }
 
 void lg_packed_close(lg_packed *p) {
-    if (p->map) munmap(p->map, p->map_bytes);
+    if (p->map) {
+        munmap(p->map, p->map_bytes);
+        close(p->fd);
+    }
     lg_mem_free(p->path);
     *p = (lg_packed){0};
 }
@@ -172,25 +176,33 @@ void lg_packed_touch(const lg_packed *p, lg_pool *pool) {
     lg_pool_run(pool, (p->map_bytes + TOUCH_BYTES - 1) / TOUCH_BYTES, touch_task, ctx.out);
 }
 
-typedef struct copy_ctx {
+typedef struct read_ctx {
     const lg_packed *from;
     uint8_t *to;
-} copy_ctx;
+    _Atomic int error; /* errno; EIO: the file ends too early */
+} read_ctx;
 
-static void copy_task(void *ctx, size_t task, int thread) {
+static void read_task(void *ctx, size_t task, int thread) {
     (void)thread;
-    const copy_ctx *c = ctx;
-    uint64_t at = (uint64_t)task * PIECE_BYTES, left = c->from->block_bytes - at;
-    size_t n = (size_t)(left < PIECE_BYTES ? left : PIECE_BYTES);
-    uint8_t *piece = (uint8_t *)c->from->map + BLOCK_AT + at;
-    (void)madvise(piece, n, MADV_POPULATE_READ);
-    memcpy(c->to + at, piece, n);
-    (void)madvise(piece, n, MADV_DONTNEED);
+    read_ctx *c = ctx;
+    uint64_t at = (uint64_t)task * PIECE_BYTES, end = at + PIECE_BYTES;
+    if (end > c->from->block_bytes) end = c->from->block_bytes;
+    while (at < end) {
+        ssize_t n = pread(c->from->fd, c->to + at, end - at, (off_t)(BLOCK_AT + at));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            c->error = n < 0 ? errno : EIO;
+            return;
+        }
+        at += (uint64_t)n;
+    }
 }
 
-void lg_packed_copy(const lg_packed *p, uint8_t *to, lg_pool *pool) {
-    copy_ctx c = {p, to};
-    lg_pool_run(pool, pieces_of(p->block_bytes), copy_task, &c);
+lg_status lg_packed_read(const lg_packed *p, uint8_t *to, lg_pool *pool, lg_err *err) {
+    read_ctx c = {.from = p, .to = to};
+    lg_pool_run(pool, pieces_of(p->block_bytes), read_task, &c);
+    if (!c.error) return LG_OK;
+    return LG_FAIL(err, LG_E_IO, "%s: cannot be read: %s", p->path, strerror(c.error));
 }
 
 /* ---- hashes ---- */

@@ -24,6 +24,7 @@ typedef struct lg_packed {
     const uint64_t *hash; /* of the block's pieces */
     void *map;
     size_t map_bytes;
+    int fd; /* of the map, when there is one */
 } lg_packed;
 
 /* Name of the file of model `source` in folder `dir`, for a part of it a number of its own (0: everything); the caller frees it
@@ -39,8 +40,8 @@ void lg_packed_close(lg_packed *p);
 /* Have all pages of the block in memory, with the pool's threads. */
 void lg_packed_touch(const lg_packed *p, lg_pool *pool);
 
-/* Copy the block to `to` [block_bytes], with the pool's threads; of the map nothing stays in memory. */
-void lg_packed_copy(const lg_packed *p, uint8_t *to, lg_pool *pool);
+/* Read the block into `to` [block_bytes], with the pool's threads.  LG_E_IO. */
+lg_status lg_packed_read(const lg_packed *p, uint8_t *to, lg_pool *pool, lg_err *err);
 
 /* Compare every byte of the block with its hashes.  LG_OK; LG_E_FORMAT naming the first piece that differs; LG_E_NOMEM. */
 lg_status lg_packed_verify(const lg_packed *p, lg_pool *pool, lg_err *err);

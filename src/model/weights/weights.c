@@ -224,7 +224,7 @@ static lg_status carve_packed(lg_weights *w, lg_weights_walk *k, lg_pool *pool) 
         if (!block)
             return LG_FAIL(k->err, LG_E_NOMEM, "%s: no memory for %llu bytes of weights",
                            k->path, (unsigned long long)p->block_bytes);
-        lg_packed_copy(p, block, pool);
+        LG_TRY(lg_packed_read(p, block, pool, k->err));
     }
     lg_arena_init(&k->arena, block, (size_t)p->block_bytes);
     k->ready = true;
