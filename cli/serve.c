@@ -4,6 +4,7 @@
 #include "cli.h"
 #include "gateway/gateway.h"
 #include "launch.h"
+#include "rank_option.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -156,18 +157,8 @@ enum {
     OPT_HOSTS,
     OPT_MIN_RANKS,
     OPT_INTERFACE,
-    OPT_RANK_TIMEOUT,
     OPT_STRICT,
-    OPT_EXCHANGE,
-    OPT_WIRE,
-    OPT_OVERLAP,
-    OPT_TRACE,
-    OPT_HOLD,
-    OPT_SPARE,
-    OPT_DIVIDE,
-    OPT_DIVIDE_CTX,
-    OPT_LOAD,
-    OPT_LOAD_OUT,
+    OPT_OF_RANKS,
     OPT_CORE,
     OPT_HELP
 };
@@ -218,18 +209,8 @@ static const struct option longs[] = {
     {"hosts", required_argument, NULL, OPT_HOSTS},
     {"min-ranks", required_argument, NULL, OPT_MIN_RANKS},
     {"interface", required_argument, NULL, OPT_INTERFACE},
-    {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
     {"strict", no_argument, NULL, OPT_STRICT},
-    {"exchange", required_argument, NULL, OPT_EXCHANGE},
-    {"wire", required_argument, NULL, OPT_WIRE},
-    {"overlap", required_argument, NULL, OPT_OVERLAP},
-    {"trace", required_argument, NULL, OPT_TRACE},
-    {"hold-prompts", required_argument, NULL, OPT_HOLD},
-    {"spare-experts", required_argument, NULL, OPT_SPARE},
-    {"divide-prompts", required_argument, NULL, OPT_DIVIDE},
-    {"divide-ctx", required_argument, NULL, OPT_DIVIDE_CTX},
-    {"expert-load", required_argument, NULL, OPT_LOAD},
-    {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
+    LG_RANK_OPTIONS(OPT_OF_RANKS),
     {"core-dumps", no_argument, NULL, OPT_CORE},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0}};
@@ -238,9 +219,10 @@ typedef struct serve_opt {
     lg_launch launch;
     lg_gateway_opt gate;
     const char *worker;
-    char *arg[64]; /* the worker's; texts are argv's or static */
+    char *arg[64]; /* the worker's; texts are argv's, static, or below */
     size_t n_arg;
-    const char *of_ranks; /* an option that was given and only ranks have; NULL: none */
+    char rank_name[32][24]; /* of options at arg[2 i] */
+    const char *of_ranks;   /* an option that was given and only ranks have; NULL: none */
     bool help, core_dumps, strict, other_sums;
 } serve_opt;
 
@@ -250,10 +232,16 @@ static void add_arg(serve_opt *o, const char *name, char *value) {
     o->arg[o->n_arg++] = value;
 }
 
-/* One that only ranks have. */
-static void add_rank_arg(serve_opt *o, const char *name, char *value) {
-    o->of_ranks = name;
-    add_arg(o, name, value);
+/* One that only ranks have: checked as the worker will, and passed on. */
+static bool take_rank_arg(serve_opt *o, const char *argv0, const char *name, char *value) {
+    bool strict;
+    if (!lg_rank_option_check(argv0, name, value, &strict)) return false;
+    o->other_sums |= !strict;
+    char *dashed = o->rank_name[o->n_arg / 2];
+    snprintf(dashed, sizeof o->rank_name[0], "--%s", name);
+    o->of_ranks = dashed;
+    add_arg(o, dashed, value);
+    return true;
 }
 
 /* Add a text to a list of at most LG_GUARD_MAX_NAME - 1. */
@@ -322,29 +310,6 @@ static bool take_ranks(serve_opt *o, const char *argv0, int c) {
         o->launch.min_rank = optarg;
         return lg_option_u64(argv0, "--min-ranks", optarg, 1, 256, &v);
     case OPT_INTERFACE: o->launch.interface = optarg; return true;
-    case OPT_RANK_TIMEOUT:
-        add_rank_arg(o, "--rank-timeout", optarg);
-        return lg_option_u64(argv0, "--rank-timeout", optarg, 1, 86400, &v);
-    case OPT_HOLD:
-        add_rank_arg(o, "--hold-prompts", optarg);
-        return lg_option_u64(argv0, "--hold-prompts", optarg, 0, 4096, &v);
-    case OPT_SPARE:
-        add_rank_arg(o, "--spare-experts", optarg);
-        return lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v);
-    case OPT_EXCHANGE:
-        o->other_sums |= strcmp(optarg, "strict") != 0;
-        add_rank_arg(o, "--exchange", optarg);
-        return true;
-    case OPT_WIRE:
-        o->other_sums |= strcmp(optarg, "f32") != 0;
-        add_rank_arg(o, "--wire", optarg);
-        return true;
-    case OPT_DIVIDE: add_rank_arg(o, "--divide-prompts", optarg); return true;
-    case OPT_DIVIDE_CTX: add_rank_arg(o, "--divide-ctx", optarg); return true;
-    case OPT_OVERLAP: add_rank_arg(o, "--overlap", optarg); return true;
-    case OPT_TRACE: add_rank_arg(o, "--trace", optarg); return true;
-    case OPT_LOAD: add_rank_arg(o, "--expert-load", optarg); return true;
-    case OPT_LOAD_OUT: add_rank_arg(o, "--expert-load-out", optarg); return true;
     default: return take_limit(&o->gate, argv0, c);
     }
 }
@@ -454,14 +419,16 @@ int lg_serve_main(int argc, char **argv) {
     char name[128];
     lg_err err = {0};
     lg_bar bar;
-    int c;
+    int c, at = 0;
     lg_gateway_opt_init(&o.gate);
     o.arg[o.n_arg++] = NULL; /* the program, below */
     o.arg[o.n_arg++] = "worker";
     add_arg(&o, "--fd", "@FD");
-    while ((c = getopt_long(argc, argv, "m:", longs, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "m:", longs, &at)) != -1) {
         bool room = o.n_arg + 6 < LG_COUNT(o.arg); /* the same option again and again */
-        if (!room || !take(&o, argv[0], c)) return lg_option_usage(argv[0]);
+        bool ok = c == OPT_OF_RANKS ? room && take_rank_arg(&o, argv[0], longs[at].name, optarg)
+                                    : room && take(&o, argv[0], c);
+        if (!ok) return lg_option_usage(argv[0]);
         if (o.help) {
             fputs(help, stdout);
             return 0;

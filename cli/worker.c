@@ -6,6 +6,7 @@
 #include "cli.h"
 #include "engine/ranks.h"
 #include "link/link.h"
+#include "rank_option.h"
 
 #include <getopt.h>
 #include <signal.h>
@@ -88,17 +89,7 @@ static const char help[] =
 enum {
     OPT_FD = 256,
     OPT_CONNECT,
-    OPT_RANK_TIMEOUT,
-    OPT_EXCHANGE,
-    OPT_WIRE,
-    OPT_OVERLAP,
-    OPT_TRACE,
-    OPT_HOLD,
-    OPT_DIVIDE,
-    OPT_DIVIDE_CTX,
-    OPT_SPARE,
-    OPT_LOAD,
-    OPT_LOAD_OUT,
+    OPT_OF_RANKS,
     OPT_CTX,
     OPT_MEMORY,
     OPT_KV,
@@ -116,88 +107,26 @@ enum {
     OPT_HELP
 };
 
-static const struct option longs[] = {
-    {"model", required_argument, NULL, 'm'},
-    {"fd", required_argument, NULL, OPT_FD},
-    {"connect", required_argument, NULL, OPT_CONNECT},
-    {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
-    {"exchange", required_argument, NULL, OPT_EXCHANGE},
-    {"wire", required_argument, NULL, OPT_WIRE},
-    {"overlap", required_argument, NULL, OPT_OVERLAP},
-    {"trace", required_argument, NULL, OPT_TRACE},
-    {"hold-prompts", required_argument, NULL, OPT_HOLD},
-    {"divide-prompts", required_argument, NULL, OPT_DIVIDE},
-    {"divide-ctx", required_argument, NULL, OPT_DIVIDE_CTX},
-    {"spare-experts", required_argument, NULL, OPT_SPARE},
-    {"expert-load", required_argument, NULL, OPT_LOAD},
-    {"expert-load-out", required_argument, NULL, OPT_LOAD_OUT},
-    {"ctx", required_argument, NULL, OPT_CTX},
-    {"memory", required_argument, NULL, OPT_MEMORY},
-    {"kv", required_argument, NULL, OPT_KV},
-    {"device", required_argument, NULL, OPT_DEVICE},
-    {"cache-memory", required_argument, NULL, OPT_CACHE},
-    {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
-    {"cache-dir", required_argument, NULL, OPT_CACHE_DIR},
-    {"cache-disk", required_argument, NULL, OPT_CACHE_DISK},
-    {"parallel", required_argument, NULL, OPT_PARALLEL},
-    {"threads", required_argument, NULL, OPT_THREADS},
-    {"pack-dir", required_argument, NULL, OPT_PACK},
-    {"max-stall", required_argument, NULL, OPT_STALL},
-    {"step", required_argument, NULL, OPT_STEP},
-    {"core-dumps", no_argument, NULL, OPT_CORE},
-    {"help", no_argument, NULL, OPT_HELP},
-    {NULL, 0, NULL, 0}};
-
-/* Options of ranks. */
-static bool take_rank(lg_ranks_opt *r, const char *argv0, int c) {
-    uint64_t v = 0;
-    switch (c) {
-    case OPT_RANK_TIMEOUT:
-        if (!lg_option_u64(argv0, "--rank-timeout", optarg, 1, 86400, &v)) return false;
-        r->timeout_us = v * 1000000;
-        return true;
-    case OPT_EXCHANGE:
-        if (lg_exchange_named(optarg, &r->how.kind)) return true;
-        fprintf(stderr,
-                "%s: --exchange: found \"%s\", expected strict, reduce, alltoall or auto\n",
-                argv0, optarg);
-        return false;
-    case OPT_WIRE:
-        for (int i = 0; i < LG_N_WIRE; i++)
-            if (strcmp(optarg, lg_wire_name((lg_wire)i)) == 0) {
-                r->how.wire = (lg_wire)i;
-                return true;
-            }
-        fprintf(stderr, "%s: --wire: found \"%s\", expected f32, bf16 or q8\n", argv0, optarg);
-        return false;
-    case OPT_OVERLAP:
-        r->how.no_overlap = strcmp(optarg, "off") == 0;
-        if (r->how.no_overlap || strcmp(optarg, "on") == 0) return true;
-        fprintf(stderr, "%s: --overlap: found \"%s\", expected on or off\n", argv0, optarg);
-        return false;
-    case OPT_TRACE: r->trace_path = optarg; return true;
-    case OPT_HOLD:
-        if (!lg_option_u64(argv0, "--hold-prompts", optarg, 0, 4096, &v)) return false;
-        r->hold_steps = (uint32_t)v;
-        return true;
-    case OPT_DIVIDE:
-        if (lg_divide_named(optarg, &r->how.divide)) return true;
-        fprintf(stderr, "%s: --divide-prompts: found \"%s\", expected auto, on or off\n", argv0,
-                optarg);
-        return false;
-    case OPT_DIVIDE_CTX:
-        if (!lg_option_u64(argv0, "--divide-ctx", optarg, 1, UINT32_MAX, &v)) return false;
-        r->how.divide_ctx = (uint32_t)v;
-        return true;
-    case OPT_SPARE:
-        if (!lg_option_u64(argv0, "--spare-experts", optarg, 0, 4096, &v)) return false;
-        r->n_extra = (uint32_t)v;
-        return true;
-    case OPT_LOAD: r->load_path = optarg; return true;
-    case OPT_LOAD_OUT: r->load_out_path = optarg; return true;
-    default: return false;
-    }
-}
+static const struct option longs[] = {{"model", required_argument, NULL, 'm'},
+                                      {"fd", required_argument, NULL, OPT_FD},
+                                      {"connect", required_argument, NULL, OPT_CONNECT},
+                                      LG_RANK_OPTIONS(OPT_OF_RANKS),
+                                      {"ctx", required_argument, NULL, OPT_CTX},
+                                      {"memory", required_argument, NULL, OPT_MEMORY},
+                                      {"kv", required_argument, NULL, OPT_KV},
+                                      {"device", required_argument, NULL, OPT_DEVICE},
+                                      {"cache-memory", required_argument, NULL, OPT_CACHE},
+                                      {"no-prefix-cache", no_argument, NULL, OPT_NO_CACHE},
+                                      {"cache-dir", required_argument, NULL, OPT_CACHE_DIR},
+                                      {"cache-disk", required_argument, NULL, OPT_CACHE_DISK},
+                                      {"parallel", required_argument, NULL, OPT_PARALLEL},
+                                      {"threads", required_argument, NULL, OPT_THREADS},
+                                      {"pack-dir", required_argument, NULL, OPT_PACK},
+                                      {"max-stall", required_argument, NULL, OPT_STALL},
+                                      {"step", required_argument, NULL, OPT_STEP},
+                                      {"core-dumps", no_argument, NULL, OPT_CORE},
+                                      {"help", no_argument, NULL, OPT_HELP},
+                                      {NULL, 0, NULL, 0}};
 
 /* One of several ranks.  A rank that fails ends them all; a launcher that dies takes its ranks with it. */
 static int run_rank(const char *argv0, lg_options *opt, const lg_ranks_opt *ropt,
@@ -229,11 +158,11 @@ int lg_worker_main(int argc, char **argv) {
     const char *path = NULL;
     lg_err err = {0};
     uint64_t n_ctx = 0, n_seq = 0, n_step = 0, stall_ms = 0;
-    int c, fd = -1;
+    int c, at = 0, fd = -1;
     bool core_dumps = false;
     lg_options_init(&opt);
     opt.max_stall_us = LG_STALL_AUTO;
-    while ((c = getopt_long(argc, argv, "m:", longs, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "m:", longs, &at)) != -1) {
         bool ok = true;
         switch (c) {
         case 'm': opt.model_path = optarg; break;
@@ -269,7 +198,8 @@ int lg_worker_main(int argc, char **argv) {
         case OPT_CONNECT: path = optarg; break;
         case OPT_CORE: core_dumps = true; break;
         case OPT_HELP: fputs(help, stdout); return 0;
-        default: ok = take_rank(&ranks, argv[0], c);
+        case OPT_OF_RANKS: ok = lg_rank_option(argv[0], longs[at].name, optarg, &ranks); break;
+        default: ok = false;
         }
         if (!ok) return lg_option_usage(argv[0]);
     }
