@@ -387,6 +387,18 @@ class Refused(unittest.TestCase):
             r = subprocess.run([server.LIGNUM, "serve", "--model", server.MODEL, option, value], capture_output=True, text=True, timeout=60)
             self.assertEqual((r.returncode, "%s goes with --ranks" % option in r.stderr), (2, True), r.stderr)
 
+    def test_wrong_values(self):
+        """Named by the command that was called, before anything starts."""
+        for option, value, expected in (("--wire", "f64", "expected f32, bf16 or q8"), ("--exchange", "", "expected strict, reduce, alltoall or auto"),
+                                        ("--overlap", "yes", "expected on or off"), ("--divide-prompts", "1", "expected auto, on or off"),
+                                        ("--divide-ctx", "0", "expected a whole number from 1 to 4294967295"),
+                                        ("--rank-timeout", "0", "expected a whole number from 1 to 86400")):
+            r = subprocess.run([server.LIGNUM, "serve", "--model", server.MODEL, "--ranks", "2", option, value], capture_output=True, text=True,
+                               timeout=60)
+            self.assertEqual(r.returncode, 2, r.stderr)
+            self.assertIn("lignum serve: %s: " % option, r.stderr)
+            self.assertIn(expected, r.stderr)
+
     def test_bad_profile(self):
         with tempfile.TemporaryDirectory() as d:
             path = os.path.join(d, "load.json")
