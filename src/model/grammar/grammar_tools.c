@@ -1,7 +1,7 @@
 /* grammar_tools.c - tools of which one must be called, into nodes: see grammar.h.
  *
  * In:  tools as the chat format takes them.   Out: nodes for calls as it writes them: strings as they are, the rest as JSON.
- * Thread: any.  Memory: the grammar's arrays.  Test: tests/unit/test_grammar.c */
+ * Thread: any.  Memory: the grammar's arrays.  Test: tests/unit/test_grammar_calls.c */
 #include "model/grammar/grammar_make.h"
 
 #include <stdio.h>
