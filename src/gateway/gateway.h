@@ -19,8 +19,8 @@
  *   history     conversations for previous_response_id      replay      turns of the model in the ids that were made
  *   openapi     the tables of fields as a document
  *
- * A request's way: server reads it -> routes finds the route, reader parses it by its lg_wire -> one job with one flight for each
- * choice -> supervise sends them over the link -> events come back -> the lg_wire writes -> server sends.
+ * A request's way: server reads it -> routes finds the route, reader parses it by its lg_wire_format -> one job with one flight for each
+ * choice -> supervise sends them over the link -> events come back -> the lg_wire_format writes -> server sends.
  * Everything but the reader runs on one thread, libevent's loop.  No weights, no engine. */
 #ifndef LG_GATEWAY_GATEWAY_H
 #define LG_GATEWAY_GATEWAY_H

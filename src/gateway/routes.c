@@ -34,7 +34,7 @@ struct lg_job {
     lg_gateway *g;
     lg_conn *conn;
     lg_route route;
-    const lg_wire *wire;
+    const lg_wire_format *wire;
     lg_read *read;          /* its body is being read; else NULL */
     lg_request_parsed *req; /* NULL until then */
     choice choice[LG_REQUEST_MAX_CHOICE];
@@ -49,7 +49,7 @@ struct lg_job {
 static const char json_type[] = "application/json";
 
 /* The wire format of a route's answers and errors. */
-static const lg_wire *wire_of(lg_route route) {
+static const lg_wire_format *wire_of(lg_route route) {
     switch (route) {
     case LG_ROUTE_COMPLETIONS: return &lg_openai_text;
     case LG_ROUTE_MESSAGES:

@@ -5,6 +5,7 @@ usage: schema_client.py [EXAMPLES]   for each route
 import re
 import subprocess
 import sys
+import tempfile
 
 import clients
 import server
@@ -14,10 +15,10 @@ def main():
     python = clients.venv("clients-long", clients.PY_LONG)
     path, _ = server.script(tokens=3, step_us=0, slots=64)
     n = sys.argv[1] if len(sys.argv) > 1 else "150"
-    with server.scripted(path=path) as s:
+    with server.scripted(path=path) as s, tempfile.TemporaryDirectory() as folder:  # it leaves files where it is started
         run = subprocess.run([python, "-m", "schemathesis.cli", "run", "http://127.0.0.1:%d/openapi.json" % s.port, "--checks",
                               "not_a_server_error,content_type_conformance", "--phases", "examples,coverage,fuzzing", "--mode", "all",
-                              "--max-examples", n, "--seed", "1", "--no-color", "--generation-database", "none"],
+                              "--max-examples", n, "--seed", "1", "--no-color", "--generation-database", "none"], cwd=folder,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         print(run.stdout[-6000:])
         statuses = {}

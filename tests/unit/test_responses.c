@@ -187,7 +187,7 @@ static void test_refused_by_name(void **state) {
 static void test_switches_are_alike(void **state) {
     (void)state;
     static const struct {
-        const lg_wire *wire;
+        const lg_wire_format *wire;
         const char *body;
     } f[] = {
         {&lg_openai_chat, "{'model':'tiny','messages':[{'role':'user','content':'hi'}],%s}"},

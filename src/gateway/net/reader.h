@@ -14,7 +14,7 @@ typedef struct lg_reader lg_reader;
 
 /* One body on its way.  Owned by whoever has it: the caller until lg_reader_put and after `done`. */
 typedef struct lg_read {
-    const lg_wire *wire;          /* a request is opened: */
+    const lg_wire_format *wire;   /* a request is opened: */
     lg_request_answer_fn *answer; /* or it is answered at once */
     lg_buf body;
     uint64_t tenant;

@@ -8,7 +8,7 @@
 
 #include "gateway/wire/request.h"
 
-extern const lg_wire lg_anthropic_wire;
+extern const lg_wire_format lg_anthropic_wire;
 
 /* The table of fields. */
 const lg_field *lg_anthropic_fields(size_t *n);

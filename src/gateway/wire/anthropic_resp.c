@@ -252,6 +252,6 @@ void lg_anthropic_error(const lg_request_error *e, lg_buf *body) {
     lg_buf_puts(body, "}}");
 }
 
-const lg_wire lg_anthropic_wire = {lg_anthropic_open, out_open, out_close,
-                                   take_event,        ping,     stream_end,
-                                   stream_error,      response, lg_anthropic_error};
+const lg_wire_format lg_anthropic_wire = {lg_anthropic_open, out_open, out_close,
+                                          take_event,        ping,     stream_end,
+                                          stream_error,      response, lg_anthropic_error};

@@ -536,5 +536,5 @@ static void wire_response(const lg_request_parsed *req, lg_out *const *out, uint
             wire_stream_error, wire_response, lg_oai_error_body                                \
     }
 
-const lg_wire lg_openai_chat = WIRE(open_chat);
-const lg_wire lg_openai_text = WIRE(open_text);
+const lg_wire_format lg_openai_chat = WIRE(open_chat);
+const lg_wire_format lg_openai_text = WIRE(open_text);

@@ -211,7 +211,7 @@ typedef bool lg_request_answer_fn(const lg_request_model *model, const char *bod
 
 typedef struct lg_out lg_out; /* one choice's answer in the making; each format has its own */
 
-typedef struct lg_wire {
+typedef struct lg_wire_format {
     bool (*open)(const lg_request_model *model, const char *body, size_t len_bytes,
                  lg_request_parsed **req, lg_request_error *e);
     lg_status (*out_open)(const lg_request_parsed *req, uint32_t choice, lg_out **out);
@@ -229,8 +229,8 @@ typedef struct lg_wire {
     void (*response)(const lg_request_parsed *req, lg_out *const *out, uint32_t n_out,
                      lg_buf *body);
     void (*error)(const lg_request_error *e, lg_buf *body);
-} lg_wire;
+} lg_wire_format;
 
-extern const lg_wire lg_openai_chat, lg_openai_text;
+extern const lg_wire_format lg_openai_chat, lg_openai_text;
 
 #endif

@@ -406,5 +406,6 @@ static void put_error(const lg_request_error *e, lg_buf *body) {
     lg_openai_chat.error(e, body);
 }
 
-const lg_wire lg_responses_wire = {lg_responses_open, out_open,     out_close, take_event, ping,
-                                   stream_end,        stream_error, response,  put_error};
+const lg_wire_format lg_responses_wire = {lg_responses_open, out_open, out_close,
+                                          take_event,        ping,     stream_end,
+                                          stream_error,      response, put_error};
