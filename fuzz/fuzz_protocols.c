@@ -31,7 +31,7 @@ static void check_stream(const lg_buf *sse) {
     }
 }
 
-static void refused(const lg_wire *wire, const lg_request_error *e) {
+static void refused(const lg_wire_format *wire, const lg_request_error *e) {
     lg_buf text = {0};
     LG_ASSERT((e->http == 400 || e->http == 404) && e->msg[0]);
     wire->error(e, &text);
@@ -39,7 +39,7 @@ static void refused(const lg_wire *wire, const lg_request_error *e) {
     lg_buf_fini(&text);
 }
 
-static void serve(const lg_wire *wire, const lg_request_model *model, const char *body,
+static void serve(const lg_wire_format *wire, const lg_request_model *model, const char *body,
                   size_t len_bytes) {
     lg_request_parsed *req;
     lg_request_error e;

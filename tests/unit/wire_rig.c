@@ -34,7 +34,7 @@ void wire_rig_quote(lg_buf *b, const char *text) {
     for (const char *p = text; *p; p++) lg_buf_putc(b, *p == '\'' ? '"' : *p);
 }
 
-lg_request_parsed *wire_rig_open(const lg_wire *wire, const char *body) {
+lg_request_parsed *wire_rig_open(const lg_wire_format *wire, const char *body) {
     lg_buf b = {0};
     lg_request_parsed *r;
     lg_request_error e;
@@ -45,7 +45,7 @@ lg_request_parsed *wire_rig_open(const lg_wire *wire, const char *body) {
     return r;
 }
 
-static lg_status play(const lg_wire *wire, lg_out *out, const wire_rig_answer *a, size_t step,
+static lg_status play(const lg_wire_format *wire, lg_out *out, const wire_rig_answer *a, size_t step,
                       lg_buf *sse) {
     size_t len = strlen(a->text);
     uint32_t n = 0;
@@ -64,7 +64,7 @@ static lg_status play(const lg_wire *wire, lg_out *out, const wire_rig_answer *a
     return wire->event(out, &e, sse);
 }
 
-static lg_status serve(const lg_wire *wire, const wire_rig_answer *a, const lg_buf *body,
+static lg_status serve(const lg_wire_format *wire, const wire_rig_answer *a, const lg_buf *body,
                        bool stream, size_t step, lg_buf *text) {
     lg_request_parsed *r = NULL;
     lg_out *out = NULL;
@@ -86,7 +86,7 @@ static lg_status serve(const lg_wire *wire, const wire_rig_answer *a, const lg_b
     return st;
 }
 
-lg_status wire_rig_serve(const lg_wire *wire, const wire_rig_answer *a, bool stream,
+lg_status wire_rig_serve(const lg_wire_format *wire, const wire_rig_answer *a, bool stream,
                          size_t step, lg_buf *text) {
     lg_buf body = {0};
     wire_rig_quote(&body, a->body);
@@ -96,7 +96,7 @@ lg_status wire_rig_serve(const lg_wire *wire, const wire_rig_answer *a, bool str
     return st;
 }
 
-size_t wire_rig_fail_all(const lg_wire *wire, const wire_rig_answer *a, bool stream) {
+size_t wire_rig_fail_all(const lg_wire_format *wire, const wire_rig_answer *a, bool stream) {
     lg_buf body = {0};
     wire_rig_quote(&body, a->body);
     for (uint64_t n = 1;; n++) {
@@ -123,7 +123,7 @@ lg_json_doc *wire_rig_parse(const char *text, size_t len_bytes) {
     return doc;
 }
 
-void wire_rig_expect_bad(const lg_wire *wire, const char *body, const char *param) {
+void wire_rig_expect_bad(const lg_wire_format *wire, const char *body, const char *param) {
     lg_buf b = {0}, text = {0};
     lg_request_parsed *r;
     lg_request_error e;
@@ -143,7 +143,7 @@ void wire_rig_expect_bad(const lg_wire *wire, const char *body, const char *para
     lg_buf_fini(&b);
 }
 
-void wire_rig_same_prompt(const lg_wire *wire, const char *body, const lg_wire *wire2,
+void wire_rig_same_prompt(const lg_wire_format *wire, const char *body, const lg_wire_format *wire2,
                           const char *body2) {
     lg_request_parsed *a = wire_rig_open(wire, body), *b = wire_rig_open(wire2, body2);
     lg_detok d;

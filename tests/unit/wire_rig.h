@@ -23,21 +23,21 @@ typedef struct wire_rig_answer {
 void wire_rig_quote(lg_buf *b, const char *text);
 
 /* Open a body; fails the test with the error's message when it is refused. */
-lg_request_parsed *wire_rig_open(const lg_wire *wire, const char *body);
+lg_request_parsed *wire_rig_open(const lg_wire_format *wire, const char *body);
 
 /* The whole way of one request; *text is the stream or the object.  LG_E_NOMEM when an allocation failed. */
-lg_status wire_rig_serve(const lg_wire *wire, const wire_rig_answer *a, bool stream,
+lg_status wire_rig_serve(const lg_wire_format *wire, const wire_rig_answer *a, bool stream,
                          size_t step, lg_buf *text);
 
 /* Serve while each allocation in turn fails; returns how many did. */
-size_t wire_rig_fail_all(const lg_wire *wire, const wire_rig_answer *a, bool stream);
+size_t wire_rig_fail_all(const lg_wire_format *wire, const wire_rig_answer *a, bool stream);
 
 /* Refused with that parameter, status 400 and a well-formed error. */
-void wire_rig_expect_bad(const lg_wire *wire, const char *body, const char *param);
+void wire_rig_expect_bad(const lg_wire_format *wire, const char *body, const char *param);
 
 /* The two bodies make the same prompt. */
-void wire_rig_same_prompt(const lg_wire *wire, const char *body, const lg_wire *wire2,
-                          const char *body2);
+void wire_rig_same_prompt(const lg_wire_format *wire, const char *body,
+                          const lg_wire_format *wire2, const char *body2);
 
 /* Parse, or fail the test. */
 lg_json_doc *wire_rig_parse(const char *text, size_t len_bytes);
