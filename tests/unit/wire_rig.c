@@ -45,8 +45,8 @@ lg_request_parsed *wire_rig_open(const lg_wire_format *wire, const char *body) {
     return r;
 }
 
-static lg_status play(const lg_wire_format *wire, lg_out *out, const wire_rig_answer *a, size_t step,
-                      lg_buf *sse) {
+static lg_status play(const lg_wire_format *wire, lg_out *out, const wire_rig_answer *a,
+                      size_t step, lg_buf *sse) {
     size_t len = strlen(a->text);
     uint32_t n = 0;
     for (size_t i = 0, end; i < len; i = end) {
@@ -143,8 +143,8 @@ void wire_rig_expect_bad(const lg_wire_format *wire, const char *body, const cha
     lg_buf_fini(&b);
 }
 
-void wire_rig_same_prompt(const lg_wire_format *wire, const char *body, const lg_wire_format *wire2,
-                          const char *body2) {
+void wire_rig_same_prompt(const lg_wire_format *wire, const char *body,
+                          const lg_wire_format *wire2, const char *body2) {
     lg_request_parsed *a = wire_rig_open(wire, body), *b = wire_rig_open(wire2, body2);
     lg_detok d;
     lg_buf text[2] = {{0}, {0}};
