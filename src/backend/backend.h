@@ -67,6 +67,15 @@ typedef struct lg_backend_opt {
     bool trace_all;
 } lg_backend_opt;
 
+#define LG_SLICE_ROWS 8 /* rows at most of a step that all ranks help with */
+
+/* How many these options allow; 0: no step is sliced. */
+static inline uint32_t lg_slice_rows(const lg_backend_opt *opt) {
+    if (!opt->dist || opt->dist->how.answers == LG_DIVIDE_OFF || opt->dist->comm->n_rank < 2)
+        return 0;
+    return opt->max_tok < LG_SLICE_ROWS ? opt->max_tok : LG_SLICE_ROWS;
+}
+
 /* Bytes that the options would take; no allocation happens. */
 typedef struct lg_backend_plan {
     uint64_t page_bytes;    /* one page, all attention layers */
@@ -138,6 +147,14 @@ typedef struct lg_batch_spread {
     uint32_t n_save;
 } lg_batch_spread;
 
+/* All rows of this step, at most lg_slice_rows, are of `owner`; every rank adds its slice of the products (dist/slice.h).  The others
+ * have the same rows without sequences: their ids, and which of them give logits. */
+typedef struct lg_batch_slice {
+    uint32_t owner;
+    uint32_t n_out;
+    const uint32_t *out_row; /* [n_out], ascending */
+} lg_batch_slice;
+
 /* A step.  Rows are in the order of sequences, without gaps; a sequence appears at most once. */
 typedef struct lg_batch {
     const uint32_t *tok; /* [n_tok] ids */
@@ -149,6 +166,8 @@ typedef struct lg_batch {
     const uint32_t *
         rank_tok; /* with opt.dist: [n_rank] rows of every rank in this step; ours is n_tok, which may be 0 */
     const lg_batch_spread *spread; /* NULL: no sequence is divided */
+    const lg_batch_slice
+        *slice; /* NULL: each rank multiplies its own rows; else spread is NULL */
 } lg_batch;
 
 typedef struct lg_step_out {

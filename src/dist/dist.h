@@ -6,6 +6,7 @@
  *   choose    what each exchange costs on this network      trace     spans of a step, as a file for viewers
  *   reduce    sums over ranks of rows that each belong to one of them
  *   spread    one sequence over all ranks: rows to heads and back, keys and values, states
+ *   slice     few rows of one rank: slices of products from all ranks
  *   exchange  one MoE layer: rows to the ranks of their experts, sums back to the ranks of the rows (alltoall.c: one of its kinds)
  *
  * Requests live on ranks (each rank has the mixers, the shared experts and the head; keys, values and states of its own
@@ -18,6 +19,7 @@
 #include "dist/exchange.h"
 #include "dist/place.h"
 #include "dist/reduce.h"
+#include "dist/slice.h"
 #include "dist/spread.h"
 
 /* What a backend needs to be one rank of a group; all borrowed. */
@@ -29,6 +31,7 @@ typedef struct lg_dist {
         n_chosen; /* [n_layer][n_expert] rows of this rank that chose each expert, counted up; NULL: not counted */
     uint64_t *
         n_divided; /* rank 0: steps in which a sequence was divided, counted up; NULL: not counted */
+    uint64_t *n_sliced; /* and steps that all ranks helped with (slice.h) */
 } lg_dist;
 
 #endif

@@ -10,10 +10,11 @@
 #include <math.h>
 #include <string.h>
 
-#define TAG_ROWS 2
-#define TAG_BACK 3
-#define TAG_SUMS 4                      /* in the trail only */
-#define HEAD     (LG_EXCHANGE_HEAD / 4) /* words */
+#define TAG_ROWS  2
+#define TAG_BACK  3
+#define TAG_SUMS  4 /* in the trail only, as the next */
+#define TAG_KNOWN 5
+#define HEAD      (LG_EXCHANGE_HEAD / 4) /* words */
 
 static bool may_be(const lg_exchange *x, lg_exchange_kind kind) {
     return x->how.kind == kind ||
@@ -245,6 +246,20 @@ lg_status lg_exchange_arrive(lg_exchange *x) {
     return LG_OK;
 }
 
+void lg_exchange_known(lg_exchange *x, uint32_t layer, uint32_t owner, const float *xn,
+                       const uint32_t *top_id, const float *top_w) {
+    x->layer = layer;
+    x->kind = LG_EXCHANGE_STRICT;
+    note(x, TAG_KNOWN, layer);
+    for (uint32_t r = 0; r < x->comm->n_rank; r++) x->n_got[r] = x->row0[r + 1] - x->row0[r];
+    for (uint32_t g = x->row0[owner]; g < x->row0[owner + 1]; g++) {
+        size_t i = g - x->row0[owner];
+        put_record(x, g, xn + i * x->n_embd, top_id + i * x->k, top_w + i * x->k,
+                   lg_exchange_record(x, owner, g));
+    }
+    sort_pairs(x);
+}
+
 void lg_exchange_progress(lg_exchange *x) {
     bool done;
     if (!x->flying) return;
@@ -289,8 +304,7 @@ static void plan_back(lg_exchange *x, uint32_t *n_from) {
     }
 }
 
-/* Copy the pairs of rank r's rows to `to` in order of row and expert; returns how many. */
-static uint32_t pack_rows(const lg_exchange *x, uint32_t r, float *to) {
+uint32_t lg_exchange_pack(const lg_exchange *x, uint32_t r, float *to) {
     uint32_t n = 0;
     for (uint32_t g = x->row0[r]; g < x->row0[r + 1]; g++)
         for (uint32_t j = 0; j < x->k; j++) {
@@ -320,11 +334,11 @@ lg_status lg_exchange_finish(lg_exchange *x) {
         back += (size_t)n_from[r] * x->n_embd;
     }
     for (uint32_t d = 1; d < c->n_rank; d++) {
-        uint32_t to = (me + d) % c->n_rank, n = pack_rows(x, to, pack);
+        uint32_t to = (me + d) % c->n_rank, n = lg_exchange_pack(x, to, pack);
         if (n) LG_TRY(lg_comm_send(c, to, TAG_BACK, pack, n * row, &x->req[x->n_req++]));
         pack += (size_t)n * x->n_embd;
     }
-    LG_ASSERT(pack_rows(x, me, mine) == n_from[me]);
+    LG_ASSERT(lg_exchange_pack(x, me, mine) == n_from[me]);
     LG_TRY(lg_comm_wait(c, x->req, x->n_req));
     lg_trace_add(c->trace, LG_SPAN_BACK, LG_TRACE_ROWS, x->layer, 0, start);
     return LG_OK;

@@ -37,6 +37,7 @@ typedef struct lg_exchange_how {
     lg_links links;      /* with AUTO */
     lg_divide divide;    /* long prompts over all ranks (spread.h) */
     uint32_t divide_ctx; /* up to this position */
+    lg_divide answers;   /* few rows of one rank by all ranks (slice.h) */
 } lg_exchange_how;
 
 #define LG_EXCHANGE_HEAD 16 /* bytes: u32 step, layer, rows, trail */
@@ -121,6 +122,15 @@ lg_status lg_exchange_finish(lg_exchange *x);
 /* Not strict: sums of own rows into out [n_own][n_embd].  fill writes this rank's part of the records at places [g, g + n), all of
  * one rank. */
 lg_status lg_exchange_sums(lg_exchange *x, lg_reduce_fill *fill, void *ctx, float *out);
+
+/* ---- steps whose rows all ranks have (slice.h): nothing travels there, and back is the caller's ---- */
+
+/* Instead of start and arrive: the rows of `owner`, the only ones of the step; xn and routing are the same on all ranks.  Collective. */
+void lg_exchange_known(lg_exchange *x, uint32_t layer, uint32_t owner, const float *xn,
+                       const uint32_t *top_id, const float *top_w);
+
+/* Copy the product rows of the pairs of rank r's rows to `to`, in order of row and expert; returns how many. */
+uint32_t lg_exchange_pack(const lg_exchange *x, uint32_t r, float *to);
 
 /* Move what is under way, between pieces of other work.  An error shows in the next call. */
 void lg_exchange_progress(lg_exchange *x);

@@ -337,16 +337,18 @@ void lg_cpu_attn(lg_backend *be, uint32_t layer) {
         {.w = &w->k, .x = s->xn, .ld_x = cfg->n_embd, .n_row = n, .y = s->k, .ld_y = kv},
         {.w = &w->v, .x = s->xn, .ld_x = cfg->n_embd, .n_row = n, .y = s->v, .ld_y = kv}};
     lg_cpu_quant_jobs(be, &s->xn_q, in, 3);
-    lg_cpu_gemm_run(be, in, 3);
+    lg_cpu_slice_gemm(be, layer, in, 3, false);
     lg_cpu_mark(be, LG_OP_MIX_IN);
     attn_ctx c = {be, w, layer, 1.0f / sqrtf((float)d), 0, false};
     if (batch->spread) lg_cpu_spread_pages(be, layer);
-    lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * width * 4,
-               prepare_task, &c);
+    if (batch->n_seq > 0) /* else they are another rank's */
+        lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * width * 4,
+                   prepare_task, &c);
     if (batch->spread) lg_cpu_spread_keys(be, layer);
     if (be->opt.trace) trace_prepared(be, layer);
     lg_cpu_mark(be, LG_OP_ROWS);
     lg_cpu_attn_pages(be, layer);
+    lg_cpu_slice_rows(be, layer, s->gated, width);
     lg_cpu_mark(be, LG_OP_ATTN);
     if (be->opt.trace) trace_heads(be, layer, "attn.core_out", s->acc);
     lg_cpu_trace(be, (int)layer, "attn.gated", s->gated, n, width, width);
@@ -354,6 +356,6 @@ void lg_cpu_attn(lg_backend *be, uint32_t layer) {
         .w = &w->o, .x = s->gated, .ld_x = width, .n_row = n, .y = s->mix, .ld_y = cfg->n_embd};
     lg_cpu_quant_start(&s->mid_q, s->gated, n, (uint32_t)width);
     lg_cpu_quant_jobs(be, &s->mid_q, &out, 1);
-    lg_cpu_gemm_run(be, &out, 1);
+    lg_cpu_slice_gemm(be, layer, &out, 1, true);
     lg_cpu_mark(be, LG_OP_MIX_OUT);
 }

@@ -137,6 +137,7 @@ static void carve(lg_arena *a, const lg_config *c, const lg_backend_opt *opt, in
     s->seq_task = lg_arena_take(a, n_seq + 1, u);
     carve_mixer(a, c, opt, t, s);
     if (opt->n_spread) lg_cpu_spread_carve(a, c, opt, &s->spread);
+    if (lg_slice_rows(opt)) lg_cpu_slice_carve(a, c, opt, &s->slice);
     carve_mlp(a, c, opt, s);
     s->xo = lg_arena_take(a, (size_t)opt->max_out * c->n_embd, f);
     s->logits = lg_arena_take(a, opt->max_out * round16(c->n_vocab), f);
@@ -226,6 +227,35 @@ void lg_backend_close(lg_backend **be) {
     LG_FREE(*be);
 }
 
+/* Rows of another rank, to which this one adds slices. */
+static void place_helped(lg_backend *be, const lg_batch *b) {
+    lg_cpu_scratch *s = &be->s;
+    const lg_batch_slice *h = b->slice;
+    LG_ASSERT(b->n_seq == 0 && h->n_out <= be->opt.max_out && h->n_out <= b->n_tok);
+    s->seq_task[0] = 0;
+    for (uint32_t r = 0; r < b->n_tok; r++) {
+        LG_ASSERT(b->tok[r] < be->cfg->n_vocab);
+        s->pos[r] = 0; /* of no use here */
+    }
+    for (uint32_t i = 0; i < h->n_out; i++) {
+        LG_ASSERT(h->out_row[i] < b->n_tok);
+        s->out_row[be->n_out++] = h->out_row[i];
+    }
+}
+
+/* With ranks: how many rows each has. */
+static void place_ranks(lg_backend *be, const lg_batch *b) {
+    const lg_comm *c = be->opt.dist->comm;
+    bool helps = b->slice && b->slice->owner != c->rank;
+    LG_ASSERT(b->rank_tok[c->rank] == (helps ? 0 : b->n_tok));
+    if (be->cfg->n_expert) lg_exchange_begin(&be->s.ex, b->rank_tok);
+    if (b->spread) lg_cpu_spread_begin(be);
+    if (!b->slice) return;
+    LG_ASSERT(b->n_tok <= lg_slice_rows(&be->opt) && !b->spread);
+    LG_ASSERT(b->rank_tok[b->slice->owner] == b->n_tok);
+    lg_slice_begin(&be->s.slice.to, b->slice->owner);
+}
+
 /* Check the batch against what was opened (a wrong one is a bug of the engine) and note where each row belongs. */
 static void place_rows(lg_backend *be, const lg_batch *b) {
     lg_cpu_scratch *s = &be->s;
@@ -236,6 +266,10 @@ static void place_rows(lg_backend *be, const lg_batch *b) {
     LG_ASSERT(b->n_tok <= be->opt.max_tok && b->n_seq <= be->opt.max_seq + n_more);
     LG_ASSERT(!b->spread || (be->opt.n_spread && b->n_seq > 0));
     s->seq_task[0] = 0;
+    if (b->slice && b->slice->owner != be->opt.dist->comm->rank) {
+        place_helped(be, b);
+        n_row = b->n_tok;
+    }
     for (uint32_t i = 0; i < b->n_seq; i++) {
         const lg_batch_seq *q = &b->seq[i];
         LG_ASSERT(q->tok0 == n_row && q->n_tok >= 1 && q->n_tok <= b->n_tok - n_row);
@@ -262,10 +296,7 @@ static void place_rows(lg_backend *be, const lg_batch *b) {
             s->seq_task[i] + (q->n_tok + LG_CPU_ATTN_BLK - 1) / LG_CPU_ATTN_BLK;
     }
     LG_ASSERT(n_row == b->n_tok);
-    if (!be->opt.dist) return;
-    LG_ASSERT(b->rank_tok[be->opt.dist->comm->rank] == b->n_tok);
-    if (be->cfg->n_expert) lg_exchange_begin(&s->ex, b->rank_tok);
-    if (b->spread) lg_cpu_spread_begin(be);
+    if (be->opt.dist) place_ranks(be, b);
 }
 
 static void embed_task(void *ctx, size_t task, int thread) {
@@ -303,7 +334,9 @@ static void run_layer(lg_backend *be, uint32_t layer) {
     lg_cpu_trace(be, l, "mixer_out", be->s.mix, n, h, h);
     lg_cpu_residual(be, w->post_norm, c->n_expert ? w->shared_gate : NULL);
     lg_cpu_trace(be, l, "post_norm", be->s.xn, n, h, h);
-    if (c->n_expert && be->opt.dist)
+    if (be->batch->slice)
+        lg_cpu_slice_moe(be, layer);
+    else if (c->n_expert && be->opt.dist)
         lg_cpu_moe_group(be, layer);
     else if (c->n_expert)
         lg_cpu_moe(be, layer);
@@ -333,6 +366,7 @@ lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *ou
     if (batch->spread) lg_cpu_spread_end(be);
     lost = be->opt.dist && be->opt.dist->comm->lost;
     if (!lost) lg_cpu_head(be, out);
+    lost = be->opt.dist && be->opt.dist->comm->lost;
     lg_cpu_mark(be, LG_OP_ROWS);
     lg_trace_add(t, LG_SPAN_STEP, 0, 0, n, start);
     be->batch = NULL;

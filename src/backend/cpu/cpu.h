@@ -8,6 +8,7 @@
  *   moe.c    router, grouped experts, shared expert, combination; the dense MLP
  *   moe_group.c  the same when experts are divided over ranks
  *   spread.c  the mixers of a sequence whose rows are divided over ranks
+ *   slice.c  few rows of one rank, to which all ranks add slices of every product
  *   snap.c   snapshots of slots, copies of pages
  *   head.c   final norm, head and sampling of the output rows
  *
@@ -59,7 +60,9 @@ typedef struct lg_cpu_gemm {
     uint32_t n_row;
     float *y, *y2;
     size_t ld_y;
-    const lg_cpu_quant *q; /* set by lg_cpu_quant_jobs: x lies in its rows */
+    bool sliced;              /* of w and w2 only these panels, maybe none */
+    uint32_t panel0, n_panel; /* else all */
+    const lg_cpu_quant *q;    /* set by lg_cpu_quant_jobs: x lies in its rows */
     /* the cut of each memory node's share, filled by lg_cpu_gemm_run */
     uint32_t task0, n_row_blk, n_panel_task;
 } lg_cpu_gemm;
@@ -89,6 +92,14 @@ typedef struct lg_cpu_spread {
     uint32_t *home;      /* [n_k_head][1 + LG_SPREAD_MAX_SAVE][state_words] */
     uint32_t home_layer; /* whose states are on their way home */
 } lg_cpu_spread;
+
+/* Few rows of one rank. */
+typedef struct lg_cpu_slice {
+    lg_slice to;
+    uint32_t *buf; /* [n_word] what was collected */
+    size_t n_word;
+    uint32_t *pair; /* [LG_SLICE_ROWS][k] word of buf at which each product row begins */
+} lg_cpu_slice;
 
 /* Step scratch.  N = max_tok (of the GDN arrays 2 max_tok with opt.n_spread), S = max_seq, O = max_out, T = threads; see lg_cpu_carve. */
 typedef struct lg_cpu_scratch {
@@ -134,6 +145,7 @@ typedef struct lg_cpu_scratch {
     float *sh, *sh2, *so; /* shared expert: [N][n_ff_shared] twice, [N][n_embd] */
     float *sg;            /* [N] gate of the shared expert, before its sigmoid */
     lg_cpu_spread spread; /* with opt.n_spread */
+    lg_cpu_slice slice;   /* with lg_slice_rows */
     lg_exchange ex;       /* with opt.dist */
     lg_cpu_quant in_q;    /* with opt.dist: ex.in as integers */
     lg_cpu_gemm *job;     /* [2 * n_expert + 8] */
@@ -258,9 +270,17 @@ uint32_t lg_cpu_moe_jobs(const lg_backend *be, const lg_layer_w *w, const lg_cpu
 /* The shared expert's down product. */
 lg_cpu_gemm lg_cpu_moe_shared(const lg_backend *be, const lg_layer_w *w);
 
-/* s.mix = sum of each row's experts in ascending id, out[at[r * k + j]] times weight[r * ld_weight + j], then the shared expert. */
+/* Its gate and up product. */
+lg_cpu_gemm lg_cpu_moe_gate_up(const lg_backend *be, const lg_layer_w *w);
+
+/* ex.in rows through the experts held here: ex.out. */
+void lg_cpu_moe_experts(lg_backend *be, const lg_layer_w *w);
+
+/* s.mix = sum of each row's experts in ascending id, that at out + at[r * k + j] * ld_out times weight[r * ld_weight + j], then the
+ * shared expert. */
 typedef struct lg_cpu_combine {
     const float *out; /* NULL: s.mix is that sum already */
+    size_t ld_out;
     const uint32_t *at;
     const float *weight;
     size_t ld_weight;
@@ -294,6 +314,22 @@ void lg_cpu_spread_keys(lg_backend *be, uint32_t layer);
 void lg_cpu_spread_gdn(lg_backend *be, uint32_t layer);
 /* States that are still on their way. */
 void lg_cpu_spread_end(lg_backend *be);
+
+/* ---- slice.c: in steps with batch.slice each rank has its slice of what all ranks have ---- */
+
+/* A counting arena counts. */
+void lg_cpu_slice_carve(lg_arena *a, const lg_config *c, const lg_backend_opt *opt,
+                        lg_cpu_slice *s);
+/* Jobs become this rank's slices of them. */
+void lg_cpu_slice_cut(const lg_backend *be, lg_cpu_gemm *job, uint32_t n_job);
+/* lg_cpu_gemm_run; in a sliced step y is then whole at the owner, or at all ranks. */
+void lg_cpu_slice_gemm(lg_backend *be, uint32_t layer, lg_cpu_gemm *job, uint32_t n_job,
+                       bool all);
+/* In a sliced step all ranks get the owner's rows [n_tok][n_col]. */
+void lg_cpu_slice_rows(lg_backend *be, uint32_t layer, float *rows, size_t n_col);
+/* The MLP of such a step: s.mix on all ranks. */
+void lg_cpu_slice_moe(lg_backend *be, uint32_t layer);
+
 void lg_cpu_moe(lg_backend *be, uint32_t layer);
 void lg_cpu_moe_group(lg_backend *be, uint32_t layer);
 void lg_cpu_dense(lg_backend *be, uint32_t layer);

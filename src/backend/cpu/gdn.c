@@ -291,18 +291,19 @@ void lg_cpu_gdn(lg_backend *be, uint32_t layer) {
         {.w = &w->b, .x = s->xn, .ld_x = h, .n_row = n, .y = s->b, .ld_y = nv},
         {.w = &w->a, .x = s->xn, .ld_x = h, .n_row = n, .y = s->a, .ld_y = nv}};
     lg_cpu_quant_jobs(be, &s->xn_q, in, 4);
-    lg_cpu_gemm_run(be, in, 4);
+    lg_cpu_slice_gemm(be, layer, in, 4, false);
     lg_cpu_mark(be, LG_OP_MIX_IN);
     lg_cpu_trace(be, (int)layer, "gdn.qkv_raw", s->qkv, n, conv, conv);
     lg_cpu_trace(be, (int)layer, "gdn.z", s->z, n, vals, vals);
     lg_cpu_gdn_heads(be, layer);
     if (be->batch->spread) lg_cpu_spread_gdn(be, layer);
+    lg_cpu_slice_rows(be, layer, s->y, vals);
     lg_cpu_mark(be, LG_OP_GDN);
     if (be->opt.trace) trace_middle(be, (int)layer);
     lg_cpu_gemm out = {
         .w = &w->out, .x = s->y, .ld_x = vals, .n_row = n, .y = s->mix, .ld_y = h};
     lg_cpu_quant_start(&s->mid_q, s->y, n, (uint32_t)vals);
     lg_cpu_quant_jobs(be, &s->mid_q, &out, 1);
-    lg_cpu_gemm_run(be, &out, 1);
+    lg_cpu_slice_gemm(be, layer, &out, 1, true);
     lg_cpu_mark(be, LG_OP_MIX_OUT);
 }

@@ -42,7 +42,7 @@ void lg_cpu_head(lg_backend *be, lg_step_out *out) {
                        .ld_y = be->ld_logits};
     lg_cpu_quant_start(&be->s.mid_q, be->s.xo, be->n_out, cfg->n_embd);
     lg_cpu_quant_jobs(be, &be->s.mid_q, &job, 1);
-    lg_cpu_gemm_run(be, &job, 1);
+    lg_cpu_slice_gemm(be, cfg->n_layer, &job, 1, false);
     lg_cpu_mark(be, LG_OP_HEAD);
     sample_ctx c = {be, out->sampled};
     lg_cpu_run(be, be->batch->n_seq, (uint64_t)be->batch->n_seq * cfg->n_vocab * 8, sample_task,

@@ -66,7 +66,7 @@ static void combine_task(void *ctx, size_t task, int thread) {
             const float *weight = c->from->weight + r * c->from->ld_weight;
             memset(y, 0, h * sizeof *y);
             for (uint32_t j = 0; j < k; j++)
-                be->kern->axpy(weight[j], c->from->out + (size_t)at[j] * h, h, y);
+                be->kern->axpy(weight[j], c->from->out + at[j] * c->from->ld_out, h, y);
         }
         if (c->shared) {
             be->kern->sigmoid_mul(&one, &s->sg[r], 1, &gate);
@@ -153,6 +153,10 @@ static lg_cpu_gemm down_job(const lg_backend *be, const lg_mlp_w *m, const float
                          .ld_y = be->cfg->n_embd};
 }
 
+lg_cpu_gemm lg_cpu_moe_gate_up(const lg_backend *be, const lg_layer_w *w) {
+    return gate_up_job(be, &w->shared, be->s.sh, be->s.sh2);
+}
+
 lg_cpu_gemm lg_cpu_moe_shared(const lg_backend *be, const lg_layer_w *w) {
     return down_job(be, &w->shared, be->s.sh, be->s.so);
 }
@@ -162,7 +166,8 @@ void lg_cpu_moe_route(lg_backend *be, uint32_t layer) {
     const lg_layer_w *w = &be->w->layer[layer];
     lg_cpu_scratch *s = &be->s;
     uint32_t n = be->batch->n_tok;
-    s->job[0] = gate_up_job(be, &w->shared, s->sh, s->sh2);
+    s->job[0] = lg_cpu_moe_gate_up(be, w);
+    if (be->batch->slice) lg_cpu_slice_cut(be, s->job, 1);
     s->job[1] = (lg_cpu_gemm){.w = &w->router,
                               .x = s->xn,
                               .ld_x = cfg->n_embd,
@@ -199,7 +204,7 @@ void lg_cpu_moe(lg_backend *be, uint32_t layer) {
     lg_cpu_quant_jobs(be, &s->mid_q, s->job, n_job);
     lg_cpu_gemm_run(be, s->job, n_job);
     lg_cpu_mark(be, LG_OP_MLP);
-    lg_cpu_combine from = {s->eo, s->tok_at, s->row_w, cfg->n_expert_tok};
+    lg_cpu_combine from = {s->eo, cfg->n_embd, s->tok_at, s->row_w, cfg->n_expert_tok};
     lg_cpu_moe_combine(be, layer, &from);
 }
 

@@ -22,8 +22,7 @@ static void run_shared(lg_backend *be, const lg_layer_w *w) {
     lg_cpu_gemm_run(be, &job, 1);
 }
 
-/* ex.in rows through the experts held here: ex.out. */
-static void run_experts(lg_backend *be, const lg_layer_w *w) {
+void lg_cpu_moe_experts(lg_backend *be, const lg_layer_w *w) {
     lg_cpu_scratch *s = &be->s;
     const lg_config *cfg = be->cfg;
     lg_exchange *x = &s->ex;
@@ -87,7 +86,7 @@ void lg_cpu_moe_group(lg_backend *be, uint32_t layer) {
     if (st == LG_OK) st = lg_exchange_arrive(x);
     if (st != LG_OK) return;
     start = lg_trace_now(t);
-    run_experts(be, w);
+    lg_cpu_moe_experts(be, w);
     lg_trace_add(t, LG_SPAN_EXPERTS, 0, layer, x->first[be->cfg->n_expert], start);
     if (x->kind != LG_EXCHANGE_STRICT) {
         lg_cpu_combine shared = {0};
@@ -97,7 +96,7 @@ void lg_cpu_moe_group(lg_backend *be, uint32_t layer) {
     }
     if (lg_exchange_finish(x) != LG_OK || !any) return;
     uint32_t me = x->comm->rank;
-    lg_cpu_combine from = {x->back, x->back_at,
+    lg_cpu_combine from = {x->back, x->n_embd, x->back_at,
                            lg_exchange_weights(x, lg_exchange_record(x, me, x->row0[me])),
                            x->ld};
     lg_cpu_moe_combine(be, layer, &from);

@@ -34,6 +34,7 @@ static void watched_task(void *ctx, size_t task, int thread) {
     uint64_t now = lg_clock_us();
     if (now - w->last_us < POLL_US) return;
     lg_exchange_progress(&w->be->s.ex);
+    lg_slice_progress(&w->be->s.slice.to);
     w->last_us = now;
 }
 
@@ -42,7 +43,7 @@ static void run_nodes(lg_backend *be, size_t n_task, int n_node, uint64_t macs,
                       lg_pool_body *body, void *ctx) {
     size_t first[LG_POOL_MAX_NODE + 1], n_all = n_task * (size_t)n_node;
     watched w = {be, body, ctx, 0};
-    if (be->s.ex.flying) {
+    if (be->s.ex.flying || be->s.slice.to.n_req) {
         body = watched_task;
         ctx = &w;
     }
@@ -67,6 +68,11 @@ typedef struct gemm_ctx {
     int n_node;
     uint32_t n_task; /* of each node */
 } gemm_ctx;
+
+/* Panels that a job has: all, or its slice of them. */
+static uint32_t n_panel_of(const lg_cpu_gemm *j) {
+    return j->sliced ? j->n_panel : lg_mat_n_panel(j->w);
+}
 
 /* The job that holds a task: the last one whose first task is not after it. */
 static const lg_cpu_gemm *find_job(const gemm_ctx *c, uint32_t task) {
@@ -102,10 +108,14 @@ static void gemm_task(void *ctx, size_t task, int thread) {
         t %= c->n_task;
     }
     const lg_cpu_gemm *j = find_job(c, t);
-    uint32_t at = t - j->task0, p0 = 0, p1 = lg_mat_n_panel(j->w);
+    uint32_t at = t - j->task0, first = j->sliced ? j->panel0 : 0;
+    uint32_t p0 = first, p1 = first + n_panel_of(j);
     if (c->n_node > 1) {
-        p0 = (uint32_t)lg_pool_share(lg_mat_n_panel(j->w), (int)node, c->n_node);
-        p1 = (uint32_t)lg_pool_share(lg_mat_n_panel(j->w), (int)node + 1, c->n_node);
+        uint32_t n = lg_mat_n_panel(j->w);
+        uint32_t n0 = (uint32_t)lg_pool_share(n, (int)node, c->n_node);
+        uint32_t n1 = (uint32_t)lg_pool_share(n, (int)node + 1, c->n_node);
+        if (p0 < n0) p0 = n0;
+        if (p1 > n1) p1 = n1;
     }
     p0 += at / j->n_row_blk * j->n_panel_task;
     if (p0 >= p1) return;
@@ -157,10 +167,11 @@ void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
     for (uint32_t i = 0; be->opt.observe && i < n_job; i++) show(be, &job[i]);
     uint64_t total = 0, cost = 0, elements = 0;
     for (uint32_t i = 0; i < n_job; i++) {
-        uint64_t n = (uint64_t)job[i].w->n_out * job[i].w->n_in * (job[i].w2 ? 2 : 1);
+        uint64_t n_out = job[i].sliced ? job[i].n_panel * LG_NR : job[i].w->n_out;
+        uint64_t n = n_out * job[i].w->n_in * (job[i].w2 ? 2 : 1);
         total += n * job[i].n_row;
         elements += n;
-        cost += panel_cost(&job[i]) * lg_mat_n_panel(job[i].w) *
+        cost += panel_cost(&job[i]) * n_panel_of(&job[i]) *
                 ((job[i].n_row + LG_CPU_ROW_BLK - 1) / LG_CPU_ROW_BLK);
     }
     uint64_t n_per = total < elements * MANY_ROWS ? TASKS_OF_FEW : TASKS_OF_MANY;
@@ -170,8 +181,10 @@ void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
     gemm_ctx c = {be->kern, job, n_job, lg_pool_n_node(be->pool), 0};
     for (uint32_t i = 0; i < n_job; i++) {
         uint32_t n_node = (uint32_t)c.n_node; /* the most panels that one has */
+        uint32_t most = (lg_mat_n_panel(job[i].w) + n_node - 1) / n_node;
+        if (most > n_panel_of(&job[i])) most = n_panel_of(&job[i]);
         job[i].task0 = c.n_task;
-        c.n_task += cut_job(&job[i], (lg_mat_n_panel(job[i].w) + n_node - 1) / n_node, want);
+        c.n_task += cut_job(&job[i], most, want);
     }
     run_nodes(be, c.n_task, c.n_node, total, gemm_task, &c);
 }

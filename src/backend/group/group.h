@@ -9,13 +9,15 @@
  * next message, nearly without cost.
  *
  * A message to a member is a run of 32-bit words:
- *     head   LG_ORDER_HEAD words: magic, kind, step, words in all, words of commands, sequences, ranks, 1: the last one is divided
+ *     head   LG_ORDER_HEAD words: magic, kind, step, words in all, words of commands, sequences, ranks, what is shared (lg_order_shares)
  *     rows   of every rank in this step
  *     commands, in order, before the step: op, a, b, c, then the op's data
  *     sequences: LG_ORDER_SEQ words, then ids of its rows, pages, snapshots to take
+ *     rows of another rank that this one helps with: owner, how many give logits; their ids, which ones give logits
  * A long prompt may be divided: its rows, and the heads of its states, over all ranks (backend.h, lg_batch_spread).  The leader chooses it
  * step by step, and every member is told all of it: of its rows it takes its own.  After the step the owner has everything, so
  * nothing else knows of it.
+ * Likewise, where a step has few rows and all are one rank's, every rank may add its slice of each product (lg_batch_slice).
  * A reply: magic, status, step, sequences, then LG_ORDER_SAMPLED words for each sequence.
  * Thread: engine.  Memory: at open.  Test: tests/unit/test_order.c, fuzz/fuzz_order.c, tests/unit/test_group.c */
 #ifndef LG_BACKEND_GROUP_GROUP_H
@@ -41,6 +43,12 @@ typedef enum {
 } lg_order_kind;
 
 typedef enum {
+    LG_ORDER_OWN,     /* nothing: each rank computes its own rows */
+    LG_ORDER_DIVIDED, /* the last sequence is divided */
+    LG_ORDER_SLICED   /* the rows are one rank's, and all help with them */
+} lg_order_shares;
+
+typedef enum {
     LG_CMD_SAVE = 1, /* slot, tokens, snapshot */
     LG_CMD_LOAD,     /* slot, tokens, snapshot */
     LG_CMD_COPY,     /* from page, to page, 0 */
@@ -53,6 +61,7 @@ typedef enum {
 typedef struct lg_order_limit {
     uint32_t n_rank, rank; /* rank: the member that reads or is written to */
     uint32_t n_slot, n_snap, n_page, max_tok, n_ctx, n_vocab, n_spread;
+    uint32_t n_slice; /* lg_slice_rows */
 } lg_order_limit;
 
 void lg_order_limit_of(const lg_config *cfg, const lg_backend_opt *opt, uint32_t rank,
@@ -68,7 +77,7 @@ size_t lg_order_reply_words(const lg_order_limit *lim);
 typedef struct lg_order_out {
     uint32_t *word;
     uint32_t n_word, n_cmd_word, n_seq;
-    bool divided; /* the last sequence */
+    lg_order_shares shares;
 } lg_order_out;
 
 /* Begin: room is left for head and rows of ranks; commands follow, then sequences, then end. */
@@ -81,6 +90,10 @@ bool lg_order_cmd(lg_order_out *o, lg_cmd op, uint32_t a, uint32_t b, uint32_t c
 /* Append sequence i of a batch; with `spread` it is the last, and divided: the pages go to the owner only. */
 void lg_order_seq(lg_order_out *o, const lg_batch *b, uint32_t i, const lg_batch_spread *spread,
                   const lg_order_limit *lim);
+
+/* After the sequences: the rows of this step, all of batch b, are owner's, and this member helps, unless they are its own. */
+void lg_order_slice(lg_order_out *o, const lg_batch *b, uint32_t owner,
+                    const lg_order_limit *lim);
 void lg_order_end(lg_order_out *o, lg_order_kind kind, uint32_t step, const uint32_t *rank_tok,
                   const lg_order_limit *lim);
 
@@ -109,6 +122,7 @@ typedef struct lg_order_in {
     uint32_t *tok, *page; /* [max_tok], [n_slot * pages of a context + pages of n_spread] */
     lg_batch_save *save;  /* [n_snap + LG_SPREAD_MAX_SAVE] */
     lg_batch_spread spread;
+    lg_batch_slice slice;
     bool *seen;          /* [n_slot] */
     lg_order_slot *slot; /* [n_slot] */
 } lg_order_in;

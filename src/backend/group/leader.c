@@ -4,7 +4,7 @@
  * Owner r is rank r; owner 0 is this process, whose own backend computes its rows between sending the orders and fetching
  * the replies.  What is asked between two steps (snapshots, copies) is queued in the next order.
  * One long prompt of a step may be divided over all ranks (choose_divided): the members then keep what they need for its next step,
- * which is forgotten when the sequence runs otherwise.
+ * which is forgotten when the sequence runs otherwise.  A step of few rows of one rank may have the help of all (choose_sliced).
  * Invariant: known[] is what the member has of a slot's ids, as order.c counts it there.
  * When a rank is lost every call returns at once and the step LG_E_BACKEND.
  * Thread: engine.  Memory: at open.  Test: tests/unit/test_group.c */
@@ -34,10 +34,14 @@ typedef struct leader {
     lg_exchange_how how;
     lg_group_shape shape;
     lg_divide_shape divide;
-    uint64_t *n_divided; /* lg_dist */
-    double row_s;        /* lg_backend_row_seconds */
-    uint32_t divided;    /* place in the engine's batch; UINT32_MAX: none */
+    uint64_t *n_divided, *n_sliced; /* lg_dist */
+    double row_s;                   /* lg_backend_row_seconds */
+    uint32_t divided;               /* place in the engine's batch; UINT32_MAX: none */
     lg_batch_spread spread;
+    /* few rows of one rank */
+    bool sliced;
+    lg_batch_slice slice;
+    uint32_t out_row[LG_SLICE_ROWS];
     uint32_t kept_owner, kept_slot, kept_pos; /* what all have up to kept_pos; 0: nothing */
     /* own part of a batch */
     lg_batch_seq *seq;    /* [n_slot + 1] */
@@ -131,6 +135,7 @@ lg_status lg_leader_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool
     LG_TRY_GOTO(lg_backend_open(w, opt, pool, &g->own, err), st, fail);
     g->how = opt->dist->how;
     g->n_divided = opt->dist->n_divided;
+    g->n_sliced = opt->dist->n_sliced;
     g->shape = (lg_group_shape){g->comm->n_rank,     g->comm->n_node, w->cfg.n_embd,
                                 w->cfg.n_expert_tok, w->cfg.n_expert, opt->dist->how.wire};
     g->divide = lg_backend_divide_shape(&w->cfg, opt->kv);
@@ -341,6 +346,17 @@ static void choose_divided(leader *g, const lg_batch *b) {
     g->kept_pos = q->pos + q->n_tok;
 }
 
+/* Whether all ranks help with this step: its rows are few, and of one rank. */
+static void choose_sliced(leader *g, const lg_batch *b) {
+    g->sliced = false;
+    if (b->n_seq == 0 || g->divided != UINT32_MAX || b->n_tok > g->lim.n_slice) return;
+    uint32_t owner = b->seq[0].owner;
+    if (g->rank_tok[owner] != b->n_tok) return;
+    g->sliced = true;
+    g->slice = (lg_batch_slice){.owner = owner};
+    if (g->n_sliced) (*g->n_sliced)++;
+}
+
 /* Orders for all members; the divided sequence is the last one of each. */
 static void make_orders(leader *g, const lg_batch *b) {
     for (uint32_t i = 0; i < b->n_seq; i++)
@@ -356,6 +372,11 @@ static void make_orders(leader *g, const lg_batch *b) {
         lim.rank = r;
         g->member[r].seq_at[g->member[r].out.n_seq] = g->divided;
         lg_order_seq(&g->member[r].out, b, g->divided, &g->spread, &lim);
+    }
+    for (uint32_t r = 1; r < g->lim.n_rank && g->sliced; r++) {
+        lg_order_limit lim = g->lim;
+        lim.rank = r;
+        lg_order_slice(&g->member[r].out, b, g->slice.owner, &lim);
     }
 }
 
@@ -377,11 +398,28 @@ static void add_own(leader *g, const lg_batch *b, uint32_t i, uint32_t first, ui
     g->seq_at[own->n_seq++] = i;
 }
 
+/* Another rank's rows, all of the batch, with which this one helps. */
+static void help(leader *g, const lg_batch *b, lg_batch *own) {
+    uint32_t n = 0;
+    own->tok = b->tok;
+    own->n_tok = b->n_tok;
+    for (uint32_t i = 0; i < b->n_seq; i++) {
+        const lg_batch_seq *q = &b->seq[i];
+        for (uint32_t t = q->n_tok - q->n_out; t < q->n_tok; t++) g->out_row[n++] = q->tok0 + t;
+    }
+    g->slice.n_out = n;
+    g->slice.out_row = g->out_row;
+}
+
 /* This rank's own part of the batch. */
 static void own_part(leader *g, const lg_batch *b, lg_batch *own) {
     *own = (lg_batch){.tok = g->tok, .seq = g->seq, .page = g->page, .rank_tok = g->rank_tok};
     for (uint32_t i = 0; i < b->n_seq; i++)
         if (b->seq[i].owner == 0 && i != g->divided) add_own(g, b, i, 0, b->seq[i].n_tok, own);
+    if (g->sliced) {
+        own->slice = &g->slice;
+        if (g->slice.owner != 0) help(g, b, own);
+    }
     if (g->divided == UINT32_MAX) return;
     uint32_t n = g->spread.n_tok, p = lg_spread_place(g->spread.owner, g->lim.n_rank, 0);
     add_own(g, b, g->divided, lg_spread_part(n, g->lim.n_rank, p),
@@ -428,6 +466,7 @@ lg_status lg_leader_step(lg_backend *be, const lg_batch *batch, lg_step_out *out
     lg_batch own;
     g->comm->step = ++g->step;
     choose_divided(g, batch);
+    choose_sliced(g, batch);
     make_orders(g, batch);
     lg_comm_at(g->comm, "order", 0);
     for (uint32_t r = 1; r < g->lim.n_rank; r++) {

@@ -11,7 +11,7 @@
 
 enum { F_SAMPLE = 1, F_IGNORE_EOS = 2 };
 
-#define N_DIVIDED 7 /* word of the head */
+#define SHARES 7 /* word of the head */
 
 static uint32_t pages_of(uint32_t n_tok) {
     return (n_tok + LG_PAGE_TOK - 1) / LG_PAGE_TOK;
@@ -27,13 +27,14 @@ void lg_order_limit_of(const lg_config *cfg, const lg_backend_opt *opt, uint32_t
                             .max_tok = opt->max_tok,
                             .n_ctx = opt->n_ctx,
                             .n_vocab = cfg->n_vocab,
-                            .n_spread = opt->n_spread};
+                            .n_spread = opt->n_spread,
+                            .n_slice = lg_slice_rows(opt)};
 }
 
 size_t lg_order_max_words(const lg_order_limit *l) {
     return LG_ORDER_HEAD + (size_t)l->n_rank + LG_ORDER_CMD +
            ((size_t)l->n_slot + 1) * (LG_ORDER_SEQ + pages_of(l->n_ctx)) + l->max_tok +
-           2 * ((size_t)l->n_snap + LG_SPREAD_MAX_SAVE);
+           2 * ((size_t)l->n_snap + LG_SPREAD_MAX_SAVE) + 2 + 2 * (size_t)l->n_slice;
 }
 
 size_t lg_order_reply_words(const lg_order_limit *l) {
@@ -45,7 +46,7 @@ size_t lg_order_reply_words(const lg_order_limit *l) {
 void lg_order_begin(lg_order_out *o, const lg_order_limit *lim) {
     o->n_word = LG_ORDER_HEAD + lim->n_rank;
     o->n_cmd_word = o->n_seq = 0;
-    o->divided = false;
+    o->shares = LG_ORDER_OWN;
 }
 
 bool lg_order_cmd(lg_order_out *o, lg_cmd op, uint32_t a, uint32_t b, uint32_t c,
@@ -90,8 +91,8 @@ void lg_order_seq(lg_order_out *o, const lg_batch *b, uint32_t i, const lg_batch
                   const lg_order_limit *lim) {
     const lg_batch_seq *q = &b->seq[i];
     uint32_t *w = o->word + o->n_word, n_page = pages_of(q->pos + q->n_tok);
-    LG_ASSERT(!o->divided);
-    o->divided = spread != NULL;
+    LG_ASSERT(o->shares == LG_ORDER_OWN);
+    if (spread) o->shares = LG_ORDER_DIVIDED;
     if (spread && spread->owner != lim->rank) n_page = 0;
     memset(w, 0, LG_ORDER_SEQ * sizeof *w);
     w[0] = q->slot;
@@ -111,11 +112,26 @@ void lg_order_seq(lg_order_out *o, const lg_batch *b, uint32_t i, const lg_batch
         put_words(o, (uint32_t[]){q->save[k].n_row, q->save[k].snap}, 2);
 }
 
+void lg_order_slice(lg_order_out *o, const lg_batch *b, uint32_t owner,
+                    const lg_order_limit *lim) {
+    uint32_t *w = o->word + o->n_word;
+    LG_ASSERT(o->shares == LG_ORDER_OWN && b->n_tok <= lim->n_slice);
+    o->shares = LG_ORDER_SLICED;
+    put_words(o, (uint32_t[]){owner, 0}, 2);
+    if (owner == lim->rank) return;
+    put_words(o, b->tok, b->n_tok);
+    for (uint32_t i = 0; i < b->n_seq; i++) {
+        const lg_batch_seq *q = &b->seq[i];
+        for (uint32_t t = q->n_tok - q->n_out; t < q->n_tok; t++, w[1]++)
+            put_words(o, (uint32_t[]){q->tok0 + t}, 1);
+    }
+}
+
 void lg_order_end(lg_order_out *o, lg_order_kind kind, uint32_t step, const uint32_t *rank_tok,
                   const lg_order_limit *lim) {
-    const uint32_t head[LG_ORDER_HEAD] = {LG_ORDER_MAGIC, (uint32_t)kind, step,
-                                          o->n_word,      o->n_cmd_word,  o->n_seq,
-                                          lim->n_rank,    o->divided};
+    const uint32_t head[LG_ORDER_HEAD] = {LG_ORDER_MAGIC, (uint32_t)kind,     step,
+                                          o->n_word,      o->n_cmd_word,      o->n_seq,
+                                          lim->n_rank,    (uint32_t)o->shares};
     memcpy(o->word, head, sizeof head);
     if (rank_tok)
         memcpy(o->word + LG_ORDER_HEAD, rank_tok, lim->n_rank * sizeof *rank_tok);
@@ -148,12 +164,15 @@ static lg_status read_head(reader *r, size_t n_bytes) {
            "not an order of this length");
     EXPECT(r, w[1] >= LG_ORDER_NOTE && w[1] <= LG_ORDER_QUIT, "unknown kind");
     EXPECT(r, w[6] == r->lim->n_rank, "another number of ranks");
-    EXPECT(r, w[N_DIVIDED] <= (r->lim->n_spread > 0) && w[N_DIVIDED] <= w[5],
+    bool divided = w[SHARES] == LG_ORDER_DIVIDED;
+    EXPECT(r, w[SHARES] <= LG_ORDER_SLICED, "unknown sharing");
+    EXPECT(r, !divided || (r->lim->n_spread > 0 && w[5] > 0),
            "a divided sequence that there is not");
     r->n = w[3];
     r->at = LG_ORDER_HEAD + r->lim->n_rank;
-    EXPECT(r, w[4] <= r->n - r->at && w[5] <= r->lim->n_slot + w[N_DIVIDED], "counts");
-    EXPECT(r, w[1] == LG_ORDER_STEP || w[5] == 0, "sequences without a step");
+    EXPECT(r, w[4] <= r->n - r->at && w[5] <= r->lim->n_slot + divided, "counts");
+    EXPECT(r, w[1] == LG_ORDER_STEP || (w[5] == 0 && w[SHARES] != LG_ORDER_SLICED),
+           "sequences without a step");
     uint32_t total = 0;
     for (uint32_t i = 0; i < r->lim->n_rank; i++) {
         uint32_t n = w[LG_ORDER_HEAD + i];
@@ -385,6 +404,34 @@ static lg_status read_seq(reader *r, uint32_t i, bool divided, uint32_t *n_save)
     return divided ? divide(r, q, w, tok) : take_rows(r, q, tok, 0, q->n_tok);
 }
 
+/* The rows of a step with which all ranks help: after the sequences of their owner, or instead of any. */
+static lg_status read_slice(reader *r) {
+    const lg_order_limit *l = r->lim;
+    lg_order_in *p = r->p;
+    EXPECT(r, r->n - r->at >= 2, "half of what is helped with");
+    const uint32_t *w = r->w + r->at, *rows = p->batch.rank_tok;
+    uint32_t total = 0;
+    EXPECT(r, w[0] < l->n_rank && w[1] <= l->n_slot, "what is helped with");
+    for (uint32_t i = 0; i < l->n_rank; i++) total += rows[i];
+    EXPECT(r, total >= 1 && total <= l->n_slice && rows[w[0]] == total,
+           "rows that are helped with");
+    bool own = w[0] == l->rank;
+    uint32_t n = own ? 0 : total;
+    EXPECT(r, own ? w[1] == 0 : p->batch.n_tok == 0 && w[1] <= total, "whose rows");
+    r->at += 2;
+    EXPECT(r, r->n - r->at >= n + w[1], "half the rows that are helped with");
+    for (uint32_t i = 0; i < n; i++) EXPECT(r, w[2 + i] < l->n_vocab, "unknown id");
+    const uint32_t *out = w + 2 + n;
+    for (uint32_t i = 0; i < w[1]; i++)
+        EXPECT(r, out[i] < total && (i == 0 || out[i] > out[i - 1]), "rows that give logits");
+    if (n) memcpy(p->tok, w + 2, n * sizeof *p->tok);
+    p->batch.n_tok += n;
+    p->slice = (lg_batch_slice){w[0], w[1], out};
+    p->batch.slice = &p->slice;
+    r->at += n + w[1];
+    return LG_OK;
+}
+
 lg_status lg_order_read(lg_order_in *p, const uint32_t *word, size_t n_bytes,
                         const lg_order_limit *lim, lg_err *err) {
     reader r = {.w = word, .lim = lim, .p = p, .err = err};
@@ -394,10 +441,12 @@ lg_status lg_order_read(lg_order_in *p, const uint32_t *word, size_t n_bytes,
     LG_TRY(read_cmds(&r));
     memset(p->seen, 0, lim->n_slot * sizeof *p->seen);
     for (uint32_t i = 0; i < word[5]; i++)
-        LG_TRY(read_seq(&r, i, i + 1 == word[5] && word[N_DIVIDED], &n_save));
+        LG_TRY(read_seq(&r, i, i + 1 == word[5] && word[SHARES] == LG_ORDER_DIVIDED, &n_save));
     p->batch.n_seq = word[5];
+    if (word[SHARES] == LG_ORDER_SLICED) LG_TRY(read_slice(&r));
     EXPECT(&r, r.at == r.n, "words left over");
-    EXPECT(&r, p->kind != LG_ORDER_STEP || p->batch.n_tok == p->batch.rank_tok[lim->rank],
+    uint32_t whose = p->batch.slice ? p->slice.owner : lim->rank;
+    EXPECT(&r, p->kind != LG_ORDER_STEP || p->batch.n_tok == p->batch.rank_tok[whose],
            "rows of this rank");
     return LG_OK;
 }
