@@ -51,6 +51,9 @@ bool lg_rank_option(const char *argv0, const char *name, const char *text, lg_ra
     } else if (strcmp(name, "divide-prompts") == 0) {
         return lg_divide_named(text, &r->how.divide) ||
                is_wrong(argv0, name, text, "auto, on or off");
+    } else if (strcmp(name, "divide-answers") == 0) {
+        return lg_divide_named(text, &r->how.answers) ||
+               is_wrong(argv0, name, text, "auto, on or off");
     } else if (strcmp(name, "divide-ctx") == 0) {
         return take_number(argv0, name, text, 1, UINT32_MAX, &r->how.divide_ctx);
     } else if (strcmp(name, "spare-experts") == 0) {

@@ -14,6 +14,7 @@ struct lg_ranks_opt; /* engine/ranks.h */
         {"hold-prompts", required_argument, NULL, code},                                       \
         {"divide-prompts", required_argument, NULL, code},                                     \
         {"divide-ctx", required_argument, NULL, code},                                         \
+        {"divide-answers", required_argument, NULL, code},                                     \
         {"spare-experts", required_argument, NULL, code},                                      \
         {"expert-load", required_argument, NULL, code}, {                                      \
         "expert-load-out", required_argument, NULL, code                                       \

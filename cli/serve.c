@@ -100,7 +100,7 @@ static const char help[] =
     "      --interface IF  network of the ranks: a name or a range such as 10.0.0.0/24\n"
     "                      (needed with --hosts; without hosts nothing leaves this machine)\n"
     "      --exchange strict|reduce|alltoall|auto, --wire f32|bf16|q8, --overlap on|off,\n"
-    "      --divide-prompts auto|on|off, --divide-ctx N,\n"
+    "      --divide-prompts auto|on|off, --divide-ctx N, --divide-answers auto|on|off,\n"
     "      --trace FILE, --rank-timeout SECONDS, --spare-experts N,\n"
     "      --hold-prompts STEPS, --expert-load FILE, --expert-load-out FILE\n"
     "                      as `lignum worker --help` says\n"

@@ -14,7 +14,8 @@ enum {
     MAX_TOK = 64,
     N_CTX = 200,
     N_VOCAB = 100,
-    N_SPREAD = 150
+    N_SPREAD = 150,
+    N_SLICE = 8
 };
 
 static uint32_t ids[N_SLOT][N_CTX], tok[MAX_TOK], page[N_SLOT * 4 + 3];
@@ -59,9 +60,21 @@ static void check_seq(const lg_batch *b, const lg_batch_seq *q) {
     for (uint32_t i = 0; i < s->n_bias; i++) LG_ASSERT(s->bias[i].id < N_VOCAB);
 }
 
+/* Rows of another rank that this one helps with: nothing of its own beside them. */
+static void check_slice(const lg_batch *b) {
+    const lg_batch_slice *s = b->slice;
+    uint32_t total = b->rank_tok[0] + b->rank_tok[1] + b->rank_tok[2];
+    LG_ASSERT(s->owner < 3 && !b->spread && total == b->n_tok && total >= 1);
+    LG_ASSERT(total <= N_SLICE && b->rank_tok[s->owner] == total);
+    if (s->owner == 1) return;
+    LG_ASSERT(b->n_seq == 0 && s->n_out <= total && s->n_out <= N_SLOT);
+    for (uint32_t i = 0; i < total; i++) LG_ASSERT(b->tok[i] < N_VOCAB);
+    for (uint32_t i = 0; i < s->n_out; i++) LG_ASSERT(s->out_row[i] < total);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const lg_order_limit lim = {3,       1,     N_SLOT,  N_SNAP,  N_PAGE,
-                                       MAX_TOK, N_CTX, N_VOCAB, N_SPREAD};
+    static const lg_order_limit lim = {3,       1,     N_SLOT,  N_SNAP,   N_PAGE,
+                                       MAX_TOK, N_CTX, N_VOCAB, N_SPREAD, N_SLICE};
     lg_order_in p = {.seq = seq,
                      .sampler = sampler,
                      .tok = tok,
@@ -79,6 +92,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         slot[i] = (lg_order_slot){.ids = ids[i], .n_known = 70, .bias = bias[i]};
     if (lg_order_read(&p, copy, size, &lim, NULL) == LG_OK) {
         LG_ASSERT(p.batch.n_seq <= N_SLOT + 1 && p.batch.n_tok <= MAX_TOK);
+        if (p.batch.slice) check_slice(&p.batch);
         for (uint32_t i = 0; i < p.batch.n_seq; i++) check_seq(&p.batch, &p.batch.seq[i]);
         while (lg_order_next(&p, &at, &op, &arg)) {
             if (op == LG_CMD_COPY) LG_ASSERT(arg[0] < N_PAGE && arg[1] < N_PAGE);

@@ -99,14 +99,14 @@ class Answers(unittest.TestCase):
                 del call["id"]  # drawn anew for each answer
         return [(g["choices"], g["usage"]["completion_tokens"]) for g in got]
 
-    def same_answers(self, n, rows, *args):
+    def same_answers(self, n, rows, *args, one_by_one=False):
         new = [r for r in rows if str(r["prompt_ids"]) not in self.alone]
         if new:
             with server.Server() as s:
                 self.alone.update(zip([str(r["prompt_ids"]) for r in new], self.ask(s, new)))
         with Group(n, *args) as s:
             self.assertEqual(len(s.ranks()), n)
-            for row, answer in zip(rows, self.ask(s, rows)):
+            for row, answer in zip(rows, [self.ask(s, [r])[0] for r in rows] if one_by_one else self.ask(s, rows)):
                 self.assertEqual(answer, self.alone[str(row["prompt_ids"])])
                 self.assertEqual(answer[1], len(row["expected_ids"]), row["messages"])
             self.assertEqual(s.stop(), 0)
@@ -147,6 +147,14 @@ class Answers(unittest.TestCase):
         with Group(3, "--divide-prompts", "auto") as s:
             self.assertEqual(s.chat(long)["choices"], alone)
             self.assertRegex(s.errors(), "a prompt of 512 rows: dividing it")
+
+    def test_divided_answers(self):
+        """One user's answers with the help of all ranks: those of one process, also beside prompts that are divided and with other sums."""
+        rows = server.evals()
+        for n in ((2, 3, 4, 8) if LONG else (2, 3)):
+            more = ("--divide-prompts", "on") if n == 3 else ("--exchange", "strict")
+            self.same_answers(n, rows if LONG else rows[3::60], "--divide-answers", "on", *more, one_by_one=True)
+            self.same_answers(n, rows if LONG else rows[3::60], "--divide-answers", "on", *more)
 
     def test_trace(self):
         """A file that says what each rank did when; messages of a chunk are under way while the next is combined."""
@@ -383,7 +391,7 @@ class Refused(unittest.TestCase):
 
     def test_options_of_ranks_without_ranks(self):
         for option, value in (("--trace", "t.json"), ("--wire", "q8"), ("--exchange", "auto"), ("--overlap", "off"), ("--rank-timeout", "9"),
-                              ("--divide-prompts", "on"), ("--divide-ctx", "9"), ("--spare-experts", "1"), ("--hold-prompts", "1"), ("--expert-load", "f"), ("--expert-load-out", "f")):
+                              ("--divide-prompts", "on"), ("--divide-ctx", "9"), ("--divide-answers", "on"), ("--spare-experts", "1"), ("--hold-prompts", "1"), ("--expert-load", "f"), ("--expert-load-out", "f")):
             r = subprocess.run([server.LIGNUM, "serve", "--model", server.MODEL, option, value], capture_output=True, text=True, timeout=60)
             self.assertEqual((r.returncode, "%s goes with --ranks" % option in r.stderr), (2, True), r.stderr)
 
@@ -391,6 +399,7 @@ class Refused(unittest.TestCase):
         """Named by the command that was called, before anything starts."""
         for option, value, expected in (("--wire", "f64", "expected f32, bf16 or q8"), ("--exchange", "", "expected strict, reduce, alltoall or auto"),
                                         ("--overlap", "yes", "expected on or off"), ("--divide-prompts", "1", "expected auto, on or off"),
+                                        ("--divide-answers", "all", "expected auto, on or off"),
                                         ("--divide-ctx", "0", "expected a whole number from 1 to 4294967295"),
                                         ("--rank-timeout", "0", "expected a whole number from 1 to 86400")):
             r = subprocess.run([server.LIGNUM, "serve", "--model", server.MODEL, "--ranks", "2", option, value], capture_output=True, text=True,

@@ -185,8 +185,11 @@ void group_open_ranks(rig *r, uint32_t n_rank, uint64_t seed) {
     r->place = random_place(c, n_rank, seed);
     for (uint32_t k = 0; k < n_rank; k++) {
         comm_threads_join(r->w, k, &r->comm[k]);
-        r->dist[k] = (lg_dist){
-            .comm = &r->comm[k], .place = &r->place, .how = r->how, .n_divided = &r->n_divided};
+        r->dist[k] = (lg_dist){.comm = &r->comm[k],
+                               .place = &r->place,
+                               .how = r->how,
+                               .n_divided = &r->n_divided,
+                               .n_sliced = &r->n_sliced};
         lg_weights_part part = {holds, &r->dist[k]};
         if (lg_weights_open_part(r->path, &part, NULL, NULL, NULL, &r->part[k], &err) != LG_OK)
             fail_msg("%s", err.msg);

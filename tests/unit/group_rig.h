@@ -18,7 +18,7 @@
 
 #define N_REQ    24
 #define MAX_NEW  20
-#define MAX_RANK 4
+#define MAX_RANK 5
 
 typedef struct outcome {
     uint32_t n, id[MAX_NEW];
@@ -46,7 +46,7 @@ struct rig {
     lg_budget budget;
     lg_status status[MAX_RANK];
     lg_err err[MAX_RANK];
-    uint64_t n_hit, n_divided;
+    uint64_t n_hit, n_divided, n_sliced;
     lg_status (*lead)(rig *r); /* what rank 0 does; NULL: the requests */
     lg_sampled swapped;
     outcome alone[N_REQ], got[N_REQ]; /* of one process, of the group */

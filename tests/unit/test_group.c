@@ -16,12 +16,13 @@ static void same_as_alone(const char *name, const uint32_t *n_rank, size_t n, ui
     r->how = how;
     for (size_t i = 0; i < n; i++) {
         r->seed = seed + i;
-        r->n_divided = 0;
+        r->n_divided = r->n_sliced = 0;
         group_open_ranks(r, n_rank[i], r->seed);
         group_run(r, LG_AGAIN);
         group_expect_same(r);
         assert_true(r->n_hit > 0);
         assert_int_equal(r->n_divided > 0, how.divide != LG_DIVIDE_OFF && r->n_rank > 1);
+        assert_int_equal(r->n_sliced > 0, how.answers != LG_DIVIDE_OFF && r->n_rank > 1);
         group_close_ranks(r);
     }
     group_close_model(r);
@@ -90,6 +91,18 @@ static void test_fp8_bits(void **state) {
 static void test_bundled_bits(void **state) {
     (void)state;
     same_as_alone("models/tiny-qwen35moe", (uint32_t[]){3}, 1, 21, (lg_exchange_how){0});
+}
+
+/* Steps of few rows of one rank, with the help of all; beside prompts that are divided too. */
+static void test_sliced(void **state) {
+    (void)state;
+    lg_exchange_how how = {.answers = LG_DIVIDE_ON};
+    same_as_alone("tests/data/models/tiny-moe", (uint32_t[]){1, 2, 3, 5}, 4, 91, how);
+    same_as_alone("tests/data/models/tiny-moe-fp8", (uint32_t[]){3}, 1, 101, how);
+    how.divide = LG_DIVIDE_ON;
+    how.divide_ctx = 100;
+    how.no_overlap = true;
+    same_as_alone("models/tiny-qwen35moe", (uint32_t[]){2}, 1, 111, how);
 }
 
 static void test_divided(void **state) {
@@ -223,6 +236,7 @@ int main(void) {
         cmocka_unit_test(test_other_sums),
         cmocka_unit_test(test_dense_is_refused),
         cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_sliced),
         cmocka_unit_test(test_divided_where_it_pays),
         cmocka_unit_test(test_divided_slot_is_used_again),
     };

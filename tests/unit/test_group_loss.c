@@ -68,13 +68,16 @@ static void test_idle_patterns(void **state) {
     r->lead = lead_patterns;
     for (int i = 0; i < 3; i++) {
         r->how = (lg_exchange_how){.kind = (lg_exchange_kind)i,
-                                   .wire = i ? LG_WIRE_BF16 : LG_WIRE_F32};
+                                   .wire = i ? LG_WIRE_BF16 : LG_WIRE_F32,
+                                   .answers = i == 1 ? LG_DIVIDE_OFF : LG_DIVIDE_ON};
+        r->n_sliced = 0;
         r->n_node = i ? 2 : 1;
         r->seed = 60 + (uint64_t)i;
         r->n_step = (text ? (uint32_t)atoi(text) : 300) / 3 + 1;
         group_open_ranks(r, 4, r->seed);
         for (uint32_t k = 0; k < 4; k++) r->comm[k].timeout_us = 30 * 1000000;
         group_run(r, LG_AGAIN);
+        assert_int_equal(r->n_sliced > 0, i != 1);
         group_close_ranks(r);
     }
     group_close_model(r);

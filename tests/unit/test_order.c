@@ -22,7 +22,8 @@ static const lg_order_limit lim = {.n_rank = 3,
                                    .max_tok = 64,
                                    .n_ctx = N_CTX,
                                    .n_vocab = 100,
-                                   .n_spread = 150};
+                                   .n_spread = 150,
+                                   .n_slice = 8};
 
 typedef struct rig {
     lg_order_out out;
@@ -150,6 +151,31 @@ static void write_divided(rig *r, uint32_t owner) {
     lg_order_end(&r->out, LG_ORDER_STEP, 78, r->rank_tok, &lim);
 }
 
+/* A step of few rows that are all of `owner`: of two sequences, one ends a prompt, one decodes. */
+static void write_sliced(rig *r, uint32_t owner) {
+    lg_order_limit own = lim;
+    write_step(r);
+    r->seq[0] = (lg_batch_seq){.owner = owner,
+                               .slot = 0,
+                               .pos = 70,
+                               .n_tok = 4,
+                               .n_out = 1,
+                               .sampler = &r->sampler[1]};
+    r->seq[1] = (lg_batch_seq){
+        .owner = owner, .slot = 1, .pos = 3, .n_tok = 1, .tok0 = 4, .page0 = 2, .n_out = 1};
+    r->sampler[1].n_id = 74;
+    memset(r->rank_tok, 0, sizeof r->rank_tok);
+    r->rank_tok[owner] = 5;
+    r->batch = (lg_batch){
+        .tok = r->tok, .n_tok = 5, .seq = r->seq, .n_seq = 2, .page = r->page, .n_page = 3};
+    own.rank = 1;
+    lg_order_begin(&r->out, &lim);
+    for (uint32_t i = 0; i < 2 && owner == 1; i++)
+        lg_order_seq(&r->out, &r->batch, i, NULL, &lim);
+    lg_order_slice(&r->out, &r->batch, owner, &own);
+    lg_order_end(&r->out, LG_ORDER_STEP, 79, r->rank_tok, &lim);
+}
+
 /* The member has slot 0's first 70 ids already. */
 static void know(rig *r) {
     for (uint32_t i = 0; i < 4; i++) r->in.slot[i].n_known = 0;
@@ -241,6 +267,49 @@ static void test_divided(void **state) {
     close_rig(&r);
 }
 
+/* The owner has its sequences, the others rows and which give logits. */
+static void test_sliced(void **state) {
+    (void)state;
+    rig *r = open_rig();
+    for (uint32_t owner = 0; owner < 3; owner++) {
+        lg_err err = {0};
+        write_sliced(r, owner);
+        know(r);
+        if (lg_order_read(&r->in, r->out.word, r->out.n_word * 4, &lim, &err) != LG_OK)
+            fail_msg("%s", err.msg);
+        const lg_batch *b = &r->in.batch;
+        assert_non_null(b->slice);
+        assert_null(b->spread);
+        assert_int_equal(b->slice->owner, owner);
+        assert_int_equal(b->n_tok, 5);
+        assert_memory_equal(b->tok, r->tok, 5 * 4);
+        assert_int_equal(b->n_seq, owner == 1 ? 2 : 0);
+        assert_int_equal(b->slice->n_out, owner == 1 ? 0 : 2);
+        if (owner == 1) continue;
+        assert_int_equal(b->slice->out_row[0], 3);
+        assert_int_equal(b->slice->out_row[1], 4);
+    }
+    /* A group that does not do it believes none. */
+    lg_order_limit none = lim;
+    none.n_slice = 0;
+    assert_int_equal(lg_order_read(&r->in, r->out.word, r->out.n_word * 4, &none, NULL),
+                     LG_E_FORMAT);
+    /* Nor rows of two ranks, nor more rows than may be. */
+    r->out.word[LG_ORDER_HEAD] = 1;
+    assert_int_equal(lg_order_read(&r->in, r->out.word, r->out.n_word * 4, &lim, NULL),
+                     LG_E_FORMAT);
+    write_sliced(r, 0);
+    none.n_slice = 4;
+    assert_int_equal(lg_order_read(&r->in, r->out.word, r->out.n_word * 4, &none, NULL),
+                     LG_E_FORMAT);
+    /* The next order is a plain one again. */
+    write_step(r);
+    know(r);
+    assert_int_equal(lg_order_read(&r->in, r->out.word, r->out.n_word * 4, &lim, NULL), LG_OK);
+    assert_null(r->in.batch.slice);
+    close_rig(&r);
+}
+
 /* The part of a divided sequence is the last one; of another rank's, what is kept for it is used. */
 static void check_divided(const rig *r) {
     const lg_batch_spread *s = r->in.batch.spread;
@@ -255,11 +324,23 @@ static void check_divided(const rig *r) {
     assert_true(s->owner == 1 ? q->slot < 4 : q->slot == 4 && !q->sampler && !q->n_out);
 }
 
+/* Nothing of a member's own is beside the rows that it helps with. */
+static void check_sliced(const lg_batch *b) {
+    const lg_batch_slice *s = b->slice;
+    assert_true(s->owner < 3 && !b->spread && b->n_tok >= 1 && b->n_tok <= 8);
+    assert_int_equal(b->rank_tok[s->owner], b->n_tok);
+    assert_int_equal(b->rank_tok[0] + b->rank_tok[1] + b->rank_tok[2], b->n_tok);
+    assert_true(s->owner == 1 ? s->n_out == 0 : b->n_seq == 0 && s->n_out <= 4);
+    for (uint32_t i = 0; i < s->n_out; i++)
+        assert_true(s->out_row[i] < b->n_tok && (i == 0 || s->out_row[i] > s->out_row[i - 1]));
+}
+
 /* Whatever was accepted can be run. */
 static void check_bounds(const rig *r) {
     if (r->in.batch.spread) check_divided(r);
+    if (r->in.batch.slice) check_sliced(&r->in.batch);
     const lg_batch *b = &r->in.batch;
-    uint32_t n_tok = 0;
+    uint32_t n_tok = b->slice && b->slice->owner != 1 ? b->n_tok : 0;
     bool seen[5] = {false};
     for (uint32_t i = 0; i < b->n_seq; i++) {
         const lg_batch_seq *q = &b->seq[i];
@@ -335,6 +416,11 @@ static void test_damage(void **state) {
     damage(write_plain, 0);
 }
 
+static void test_damage_sliced(void **state) {
+    (void)state;
+    for (uint32_t owner = 0; owner < 2; owner++) damage(write_sliced, owner);
+}
+
 static void test_damage_divided(void **state) {
     (void)state;
     for (uint32_t owner = 0; owner < 2; owner++) damage(write_divided, owner);
@@ -385,6 +471,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_damage),
         cmocka_unit_test(test_divided),          cmocka_unit_test(test_damage_divided),
+        cmocka_unit_test(test_sliced),           cmocka_unit_test(test_damage_sliced),
         cmocka_unit_test(test_full_of_commands), cmocka_unit_test(test_reply),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

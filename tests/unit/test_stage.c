@@ -83,8 +83,11 @@ static void expect_cut(const lg_cpu_gemm *job, uint32_t n_job, int n_node) {
                              node_of_panel(w, last, n_node));
             for (uint32_t p = a->panel0; p <= last; p++) seen[p] += a->n_row;
         }
-        for (uint32_t p = 0; p < lg_mat_n_panel(w); p++)
-            assert_int_equal(seen[p], job[j].n_row);
+        for (uint32_t p = 0; p < lg_mat_n_panel(w); p++) {
+            bool has =
+                !job[j].sliced || (p >= job[j].panel0 && p < job[j].panel0 + job[j].n_panel);
+            assert_int_equal(seen[p], has ? job[j].n_row : 0);
+        }
     }
 }
 
@@ -108,6 +111,16 @@ static void test_tasks_stay_within_a_node(void **state) {
                 }
                 run_noted(&be, job, LG_COUNT(n_out), 0);
                 expect_cut(job, LG_COUNT(n_out), lg_pool_n_node(pool));
+                for (uint32_t part = 0; part < 3; part++) { /* slices of them, some empty */
+                    for (size_t j = 0; j < LG_COUNT(n_out); j++) {
+                        uint32_t n = lg_mat_n_panel(&w[j]);
+                        job[j].sliced = j != 3;
+                        job[j].panel0 = n * part / 3;
+                        job[j].n_panel = n * (part + 1) / 3 - job[j].panel0;
+                    }
+                    run_noted(&be, job, LG_COUNT(n_out), 0);
+                    expect_cut(job, LG_COUNT(n_out), lg_pool_n_node(pool));
+                }
             }
         lg_pool_close(&pool);
     }
