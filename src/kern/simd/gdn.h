@@ -197,7 +197,8 @@ static inline const char *gdn_ask(const gdn_ahead *h, size_t at) {
     return at < h->len[1] ? h->part[1] + at : h->part[2] + (at - h->len[1]);
 }
 
-/* Rows [i, i + n_i) of m times their elements of ck and cq are added to r and p; `at`: the run's byte that row i begins at. */
+/* Rows [i, i + n_i) of m times their elements of ck and cq are added to r and p; `at`: the run's byte that row i begins at.
+ * Memory is asked for line after line, also where rows are read side by side: some processors want it in order. */
 INLINE void gdn_pair(const float *m, size_t n_col, const float *ck, const float *cq, uint32_t i,
                      const uint32_t n_i, const gdn_ahead *h, size_t at, float *r, float *p) {
     v16 ki[GDN_S_ROW], qi[GDN_S_ROW];
@@ -208,16 +209,19 @@ INLINE void gdn_pair(const float *m, size_t n_col, const float *ck, const float 
         ask[u] = gdn_ask(h, at + u * n_col * sizeof(float));
     }
     const float *s = m + i * n_col;
+    size_t line = 64, width = n_col * sizeof(float), row = 0, off = 0;
     for (uint32_t j = 0; j < n_col; j += 16) {
         v16 rj = row_at(r, j, (uint32_t)n_col), pj = row_at(p, j, (uint32_t)n_col);
         for (uint32_t u = 0; u < n_i; u++) {
             v16 sj = row_at(s + u * n_col, j, (uint32_t)n_col);
-            __builtin_prefetch(ask[u] + j * sizeof(float), 0, 2);
+            __builtin_prefetch(ask[row] + off + u * line, 0, 2);
             rj = v16_fma(ki[u], sj, rj);
             pj = v16_fma(qi[u], sj, pj);
         }
         row_put(r, j, (uint32_t)n_col, rj);
         row_put(p, j, (uint32_t)n_col, pj);
+        off += n_i * line;
+        if (off >= width) off -= width, row++;
     }
 }
 
