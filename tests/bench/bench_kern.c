@@ -171,6 +171,10 @@ static void bench_quantised(const lg_kern *k) {
     for (int type = LG_Q4_0; type < LG_N_DTYPE; type++) {
         if (!lg_dtype_is_int((lg_dtype)type)) continue;
         bench_qgemm(k, (lg_dtype)type, 131072, 2048, 1);
+        for (uint32_t m = 1; m <= 16; m = m < 4 ? m + 1 : m * 2) {
+            bench_qgemm(k, (lg_dtype)type, 256, 2048, m);
+            bench_qgemm(k, (lg_dtype)type, 65536, 2048, m);
+        }
         for (size_t i = 0; i < LG_COUNT(rows); i++)
             bench_qgemm(k, (lg_dtype)type, 2048, 2048, rows[i]);
     }

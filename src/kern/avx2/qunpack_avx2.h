@@ -29,6 +29,11 @@ INLINE __m256i load32(const uint8_t *p) {
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
+/* 16 bytes in both lanes. */
+INLINE __m256i twice16(const uint8_t *p) {
+    return _mm256_broadcastsi128_si256(load16(p));
+}
+
 INLINE void store32(void *p, __m256i v) {
     _mm256_store_si256((__m256i *)p, v);
 }
@@ -78,7 +83,7 @@ INLINE __m256i high4(__m256i v) {
 
 /* 16 bytes as a table in both lanes. */
 INLINE __m256i table(const int8_t *t) {
-    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)t));
+    return twice16((const uint8_t *)t);
 }
 
 /* ---- 32 elements: pairs 0-7 of w from the low halves of the bytes, 8-15 from the high ones ---- */
@@ -210,23 +215,39 @@ INLINE void unpack_i8_128(const uint8_t *g, qwide *q, int part) {
 
 /* ---- 256 elements ---- */
 
+/* Bytes of 16 channels, the same in both lanes, as words given twice a channel. */
+INLINE void store_bytes_twice(__m256i v, int16_t (*to)[2]) {
+    const __m256i low =
+        _mm256_setr_epi8(0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1, 4, -1, 4, -1,
+                         5, -1, 5, -1, 6, -1, 6, -1, 7, -1, 7, -1);
+    store32(to, _mm256_shuffle_epi8(v, low));
+    store32(to + 8, _mm256_shuffle_epi8(v, _mm256_or_si256(low, bytes_of(8))));
+}
+
+/* Such bytes a and b as pairs of words. */
+INLINE void store_byte_pairs(__m256i a, __m256i b, int16_t (*to)[2]) {
+    const __m256i part =
+        _mm256_setr_epi8(0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7, -1, 8, -1, 9, -1,
+                         10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15, -1);
+    store32(to, _mm256_shuffle_epi8(_mm256_unpacklo_epi8(a, b), part));
+    store32(to + 8, _mm256_shuffle_epi8(_mm256_unpackhi_epi8(a, b), part));
+}
+
 /* Six-bit scales and mins of Q4_K and Q5_K from [12][16] bytes: scale[run] twice a channel, mins of two runs into j. */
 INLINE void scales_mins(const uint8_t *s, int16_t (*scale)[LG_NR][2], int16_t (*j)[LG_NR][2]) {
-    __m128i six = _mm_set1_epi8(63), four = _mm_set1_epi8(15), top = _mm_set1_epi8(48);
-    __m128i sc[8], mn[8];
+    __m256i six = bytes_of(63), four = bytes_of(15), top = bytes_of(48), mn[8];
     for (int i = 0; i < 4; i++) {
-        __m128i a = load16(s + 16 * i), b = load16(s + 64 + 16 * i),
-                c = load16(s + 128 + 16 * i);
-        sc[i] = _mm_and_si128(a, six);
-        mn[i] = _mm_and_si128(b, six);
-        sc[i + 4] =
-            _mm_or_si128(_mm_and_si128(c, four), _mm_and_si128(_mm_srli_epi16(a, 2), top));
-        mn[i + 4] = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(c, 4), four),
-                                 _mm_and_si128(_mm_srli_epi16(b, 2), top));
+        __m256i a = twice16(s + 16 * i), b = twice16(s + 64 + 16 * i),
+                c = twice16(s + 128 + 16 * i);
+        store_bytes_twice(_mm256_and_si256(a, six), scale[i]);
+        store_bytes_twice(_mm256_or_si256(_mm256_and_si256(c, four),
+                                          _mm256_and_si256(_mm256_srli_epi16(a, 2), top)),
+                          scale[i + 4]);
+        mn[i] = _mm256_and_si256(b, six);
+        mn[i + 4] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(c, 4), four),
+                                    _mm256_and_si256(_mm256_srli_epi16(b, 2), top));
     }
-    for (int i = 0; i < 8; i++) store_twice(_mm256_cvtepu8_epi16(sc[i]), scale[i]);
-    for (int i = 0; i < 4; i++)
-        store_pairs(_mm256_cvtepu8_epi16(mn[2 * i]), _mm256_cvtepu8_epi16(mn[2 * i + 1]), j[i]);
+    for (int i = 0; i < 4; i++) store_byte_pairs(mn[2 * i], mn[2 * i + 1], j[i]);
 }
 
 INLINE void unpack_q5_k(const uint8_t *g, qwide *q, int part) {
