@@ -1,18 +1,12 @@
 /* choose.c - see choose.h.
  *
- * Thread: engine.  Memory: a buffer while measuring.  Test: tests/unit/test_choose.c */
+ * Thread: engine.  Memory: none.  Test: tests/unit/test_choose.c */
 #include "dist/choose.h"
 
-#include "base/clock.h"
 #include "base/mem.h"
 
 #include <math.h>
 #include <string.h>
-
-#define TAG_PING  8
-#define N_PING    9
-#define N_BURST   16
-#define BIG_BYTES (1u << 20)
 
 static const char *const names[] = {"strict", "reduce", "alltoall", "auto"};
 
@@ -133,67 +127,4 @@ double lg_divide_seconds(const lg_links *l, const lg_group_shape *g, const lg_di
         before = d->n_gdn * to_all(l, g, lone, d->state / ranks) +
                  d->n_attn * to_all(l, g, lone, n_before * d->page);
     return d->n_gdn * (swaps + home) + d->n_attn * to_all(l, g, rows, d->keys) + before;
-}
-
-/* ---- measuring ---- */
-
-static lg_status one(lg_comm *c, uint32_t peer, bool send, void *buf, size_t n_bytes) {
-    lg_comm_req q = {0};
-    LG_TRY(send ? lg_comm_send(c, peer, TAG_PING, buf, n_bytes, &q)
-                : lg_comm_recv(c, peer, TAG_PING, buf, n_bytes, &q));
-    return lg_comm_wait(c, &q, 1);
-}
-
-/* n messages of n_bytes one way and a short one back; the shortest of some rounds, in microseconds. */
-static lg_status volley(lg_comm *c, uint32_t peer, bool first, uint8_t *buf, size_t n_bytes,
-                        uint32_t n, double *us) {
-    *us = 1e30;
-    for (int i = 0; i < N_PING; i++) {
-        lg_comm_req q[N_BURST] = {{0}};
-        uint64_t start = lg_clock_us();
-        for (uint32_t k = 0; k < n; k++)
-            LG_TRY(first ? lg_comm_send(c, peer, TAG_PING, buf, n_bytes, &q[k])
-                         : lg_comm_recv(c, peer, TAG_PING, buf, n_bytes, &q[k]));
-        LG_TRY(lg_comm_wait(c, q, n));
-        LG_TRY(one(c, peer, !first, buf, 16));
-        double took = (double)(lg_clock_us() - start);
-        if (took < *us) *us = took;
-    }
-    return LG_OK;
-}
-
-static lg_status measure(lg_comm *c, uint32_t peer, bool first, lg_way *w) {
-    double ping, burst, big;
-    uint8_t *buf = lg_mem_alloc(BIG_BYTES);
-    if (!buf) return lg_comm_lose(c, "no memory for measuring the network");
-    lg_status st = volley(c, peer, first, buf, 16, 1, &ping);
-    if (st == LG_OK) st = volley(c, peer, first, buf, 16, N_BURST, &burst);
-    if (st == LG_OK) st = volley(c, peer, first, buf, BIG_BYTES, 1, &big);
-    lg_mem_free(buf);
-    if (st != LG_OK || !first) return st;
-    w->latency_s = fmax(ping, 1) / 2 * 1e-6;
-    w->message_s = fmax(burst - ping, 0) / (N_BURST - 1) * 1e-6;
-    w->bytes_s = BIG_BYTES / (fmax(big - ping, 1) * 1e-6);
-    return LG_OK;
-}
-
-lg_status lg_links_measure(lg_comm *c, lg_links *l) {
-    uint32_t peer[2] = {0, 0}; /* inside, outside */
-    lg_way way[2];
-    *l = (lg_links){0};
-    lg_comm_at(c, "measuring the network", 0);
-    for (uint32_t r = c->n_rank; r-- > 1;) peer[c->node[r] != c->node[0]] = r;
-    for (int i = 0; i < 2; i++) {
-        if (!peer[i]) continue;
-        if (c->rank == 0) LG_TRY(measure(c, peer[i], true, &way[i]));
-        if (c->rank == peer[i]) LG_TRY(measure(c, 0, false, NULL));
-    }
-    for (uint32_t r = 1; r < c->n_rank; r++) {
-        if (c->rank == 0) LG_TRY(one(c, r, true, way, sizeof way));
-        if (c->rank == r) LG_TRY(one(c, 0, false, way, sizeof way));
-    }
-    if (c->n_rank == 1) return LG_OK;
-    l->in = way[peer[0] ? 0 : 1];
-    l->out = way[peer[1] ? 1 : 0];
-    return LG_OK;
 }

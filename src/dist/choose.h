@@ -30,9 +30,9 @@ bool lg_exchange_named(const char *name, lg_exchange_kind *kind);
 /* A way between two ranks. */
 typedef struct lg_way {
     double latency_s; /* of one message */
-    double message_s; /* of each further message that follows at once */
+    double message_s; /* of each further message that follows at once, while all ranks send */
     double
-        bytes_s; /* inside a machine: of a pair; between: of a machine, all its ranks together */
+        bytes_s; /* while all ranks send to all; inside a machine: of a pair; between: of a machine, all its ranks together */
 } lg_way;
 
 typedef struct lg_links {
@@ -93,8 +93,8 @@ typedef struct lg_divide_shape {
 double lg_divide_seconds(const lg_links *l, const lg_group_shape *g, const lg_divide_shape *d,
                          double n, double n_save, double n_before);
 
-/* A few messages between rank 0 and the next rank on its machine, and on another one; every rank gets rank 0's figures.  A
- * way that nobody has is taken for the other.  Collective.  LG_OK, LG_E_COMM. */
+/* What messages cost inside a machine and between machines (links.c): between two ranks, and of all ranks at once, some MB.  Every rank
+ * gets the same figures.  A way that nobody has is taken for the other.  Collective.  LG_OK, LG_E_COMM. */
 lg_status lg_links_measure(lg_comm *c, lg_links *l);
 
 #endif

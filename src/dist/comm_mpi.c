@@ -2,6 +2,8 @@
  *
  * MPI-3, MPI_THREAD_FUNNELED, no own transport.  Loaded by comm.c; links MPI and nothing of Lignum.
  * Open MPI's shared-memory transport would read peers' memory directly (process_vm_readv), which hardened processes forbid, so it is told to copy.
+ * Over TCP it would ask the receiver before each message of more than 64 KiB, and every cable would rest meanwhile: up to 1 MiB goes at once,
+ * since receives are posted first (docs/EXPERIMENTS.md).
  * Thread: engine.  Memory: MPI's.  Test: tests/e2e/test_ranks.py */
 #include "dist/comm.h"
 
@@ -108,8 +110,12 @@ static int find_nodes(lg_comm *c) {
 static lg_status mpi_open(lg_comm *c, char *text, size_t cap_bytes) {
     static const lg_comm_ops ops = {mpi_send,           mpi_recv,  mpi_test,
                                     mpi_reduce_scatter, mpi_close, NULL};
+    static const char *const eager[] = {"OMPI_MCA_btl_tcp_eager_limit",
+                                        "OMPI_MCA_btl_tcp_rndv_eager_limit",
+                                        "OMPI_MCA_btl_tcp_max_send_size"};
     int level = 0, rank, n_rank, code;
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+    for (size_t i = 0; i < sizeof eager / sizeof *eager; i++) setenv(eager[i], "1048576", 0);
     code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level);
     if (code != MPI_SUCCESS) {
         err_text(code, text, cap_bytes);

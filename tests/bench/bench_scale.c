@@ -36,10 +36,13 @@
 typedef struct rates {
     double bandwidth, ops;   /* of one rank */
     double n_thread, head_s; /* of one rank; a value head of a row of a prompt */
+    double slow;             /* --real: everything takes so many times as long */
     uint32_t n_prompt_row;
     lg_links links;
     uint32_t n_local, n_layer;
+    const char *model; /* NULL: all of them */
     lg_exchange_how how;
+    bool is_real;
     lg_comm real; /* --real: the group that mpirun started */
 } rates;
 
@@ -47,6 +50,7 @@ static rates R = {.bandwidth = 300e9,
                   .ops = 9.2e12,
                   .n_thread = 16,
                   .head_s = 1.9e-6,
+                  .slow = 1,
                   .n_prompt_row = 1024,
                   .links = {.in = {2e-6, 0.5e-6, 20e9}, .out = {20e-6, 2e-6, 12.5e9}},
                   .n_local = 1,
@@ -146,7 +150,7 @@ static void spend_time(const rank_ctx *c, double seconds) {
         return;
     }
     double now = (double)lg_clock_us();
-    until = fmax(until, now) + seconds * 1e6;
+    until = fmax(until, now) + seconds * R.slow * 1e6;
     for (; now < until; now = (double)lg_clock_us())
         lg_clock_sleep_us((uint64_t)(until - now) + 1);
 }
@@ -345,7 +349,7 @@ static double measure_step(run *r) {
     LG_ASSERT(lg_place_balance(&r->place, &o, NULL) == LG_OK);
     for (int i = 0; i < ROUNDS; i++) {
         rank_body(r, R.real.rank);
-        double s = meet((double)(lg_clock_us() - r->start_us) * 1e-6);
+        double s = meet((double)(lg_clock_us() - r->start_us) * 1e-6) / R.slow;
         int at = i;
         for (; at > 0 && took[at - 1] > s; at--) took[at] = took[at - 1];
         took[at] = s;
@@ -580,6 +584,8 @@ enum {
     REAL,
     CHECK,
     THREADS,
+    SLOW,
+    MODEL,
     HEAD_US,
     PROMPT_ROWS
 };
@@ -593,7 +599,14 @@ static bool join(void) {
     }
     R.real.timeout_us = 60 * 1000000;
     R.n_local = R.real.n_rank / R.real.n_node;
-    return lg_links_measure(&R.real, &R.links) == LG_OK;
+    if (lg_links_measure(&R.real, &R.links) != LG_OK) return false;
+    lg_way *way[2] = {&R.links.in, &R.links.out};
+    for (int i = 0; i < 2; i++) {
+        way[i]->latency_s /= R.slow;
+        way[i]->message_s /= R.slow;
+        way[i]->bytes_s *= R.slow;
+    }
+    return true;
 }
 
 static bool take(int c) {
@@ -608,6 +621,8 @@ static bool take(int c) {
     if (c == OVERLAP) R.how.no_overlap = strcmp(optarg, "off") == 0;
     if (c == CHECK) allowed = v / 100;
     if (c == THREADS) R.n_thread = v;
+    if (c == SLOW) R.slow = v;
+    if (c == MODEL) R.model = optarg;
     if (c == HEAD_US) R.head_s = v * 1e-6;
     if (c == PROMPT_ROWS) R.n_prompt_row = (uint32_t)v;
     if (c == MEASURE) {
@@ -615,13 +630,13 @@ static bool take(int c) {
         measure_head();
         R.n_thread = v;
     }
-    if (c == REAL && !join()) return false;
+    if (c == REAL) R.is_real = true;
     if (c == EXCHANGE) return lg_exchange_named(optarg, &R.how.kind);
     for (int i = 0; c == WIRE && i < LG_N_WIRE; i++)
         if (strcmp(optarg, lg_wire_name((lg_wire)i)) == 0) R.how.wire = (lg_wire)i;
     return c != '?' && R.bandwidth > 0 && R.ops > 0 && R.links.out.bytes_s > 0 &&
            R.links.in.bytes_s > 0 && R.n_local >= 1 && R.n_local <= 16 && R.n_layer >= 1 &&
-           R.n_thread >= 1 && R.head_s > 0 && R.n_prompt_row >= 16;
+           R.n_thread >= 1 && R.slow > 0 && R.head_s > 0 && R.n_prompt_row >= 16;
 }
 
 int main(int argc, char **argv) {
@@ -639,6 +654,8 @@ int main(int argc, char **argv) {
                                           {"real", 0, NULL, REAL},
                                           {"check", 1, NULL, CHECK},
                                           {"threads", 1, NULL, THREADS},
+                                          {"slow", 1, NULL, SLOW},
+                                          {"model", 1, NULL, MODEL},
                                           {"head-us", 1, NULL, HEAD_US},
                                           {"prompt-rows", 1, NULL, PROMPT_ROWS},
                                           {NULL, 0, NULL, 0}};
@@ -647,6 +664,7 @@ int main(int argc, char **argv) {
     int c;
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1)
         if (!take(c)) return 2;
+    if (R.is_real && !join()) return 1;
     if (R.real.rank == 0)
         printf(
             "a rank %.0f GB/s, %.2f TFLOP/s, %.0f threads; a row's value head %.2f us; between "
@@ -659,6 +677,7 @@ int main(int argc, char **argv) {
             lg_exchange_name(R.how.kind), lg_wire_name(R.how.wire),
             R.how.no_overlap ? ", no overlap" : "", R.real.n_rank ? "; real messages" : "");
     for (size_t m = 0; m < LG_COUNT(model); m++) {
+        if (R.model && strcmp(R.model, model[m]) != 0) continue;
         for (size_t i = 0; i < LG_COUNT(rows); i++) {
             char what[40];
             snprintf(what, sizeof what, "%u sequences decode", rows[i]);

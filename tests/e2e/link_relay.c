@@ -33,7 +33,6 @@
 #define MAX_MTU     65000
 #define RING        4096 /* packets on their way to a machine */
 #define AHEAD_US    2000
-#define QUEUE_US    100000
 
 typedef struct packet {
     double due; /* when it is wholly there */
@@ -50,13 +49,13 @@ typedef struct machine {
 } machine;
 
 static struct {
-    double rate, delay, jitter, loss; /* bytes/us, us, us, 0 .. 1 */
+    double rate, delay, jitter, loss, queue; /* bytes/us, us, us, 0 .. 1, us */
     uint32_t mtu;
     const char *network;
     machine *at;
     uint32_t n;
     uint64_t drawn, n_packet, n_byte, n_dropped, n_lost;
-} R = {.mtu = 9000, .network = "10.231.7"};
+} R = {.queue = 100000, .mtu = 9000, .network = "10.231.7"};
 
 static void die(const char *what) {
     fprintf(stderr, "link_relay: %s: %s\n", what, strerror(errno));
@@ -146,7 +145,7 @@ static double book(machine *from, machine *to, uint32_t len, double now) {
         return -1;
     }
     double first = start + R.delay + (R.jitter > 0 ? R.jitter * draw() : 0);
-    if (to->in_free - first > QUEUE_US || to->n == RING) {
+    if (to->in_free - first > R.queue || to->n == RING) {
         R.n_dropped++;
         return -1;
     }
@@ -253,10 +252,10 @@ static void run(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option longs[] = {{"rate", 1, NULL, 'r'},   {"delay", 1, NULL, 'd'},
-                                          {"jitter", 1, NULL, 'j'}, {"loss", 1, NULL, 'l'},
-                                          {"mtu", 1, NULL, 'm'},    {"network", 1, NULL, 'n'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"rate", 1, NULL, 'r'},    {"delay", 1, NULL, 'd'},
+                                          {"jitter", 1, NULL, 'j'},  {"loss", 1, NULL, 'l'},
+                                          {"queue", 1, NULL, 'q'},   {"mtu", 1, NULL, 'm'},
+                                          {"network", 1, NULL, 'n'}, {NULL, 0, NULL, 0}};
     int c;
     while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
         double v = optarg ? atof(optarg) : -1;
@@ -265,6 +264,7 @@ int main(int argc, char **argv) {
         if (c == 'd') R.delay = v;
         if (c == 'j') R.jitter = v;
         if (c == 'l') R.loss = v / 100;
+        if (c == 'q') R.queue = v;
         if (c == 'm') R.mtu = (uint32_t)v;
         if (c == 'n') R.network = optarg;
     }

@@ -4,7 +4,7 @@
 Each has its own hostname and folder for temporary files, or MPI would take them for one machine and use shared memory.  Between them is a
 bridge of the kernel, or link_relay.c, which has a delay too.  Needs root.  As a program: netns.py N[@CABLE] COMMAND... runs COMMAND on the
 first of N machines, with "@HOSTS" replaced by a hostfile of two slots on each and OMPI_MCA_plm_rsh_agent set, so that mpirun reaches the
-others.  CABLE, both ways: a rate as tc has it (800mbit), or of the relay MB/s,US_OF_DELAY[,US_OF_JITTER[,PER_CENT_LOST]]; e.g. the bench of
+others.  CABLE, both ways: a rate as tc has it (800mbit), or of the relay MB/s,US_OF_DELAY[,US_OF_JITTER[,PER_CENT_LOST[,US_OF_QUEUE]]]; e.g. the bench of
 reduce-scatters:
 
   tests/e2e/netns.py 2@100,200 mpirun --allow-run-as-root --oversubscribe --bind-to none --hostfile @HOSTS -n 4 \\
@@ -111,7 +111,7 @@ class Machines:
 
     def start_relay(self, numbers):
         nodes = [self.add_space(i) for i in range(1, self.n + 1)]
-        args = [a for pair in zip(("--rate", "--delay", "--jitter", "--loss"), numbers) for a in pair]
+        args = [a for pair in zip(("--rate", "--delay", "--jitter", "--loss", "--queue"), numbers) for a in pair]
         self.relay = subprocess.Popen([RELAY, *args, "--network", NETWORK, *nodes], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.relay.stdout.readline() != "ready\n":
             raise OSError("the relay did not start (status %d)" % self.relay.wait())
