@@ -54,6 +54,14 @@ static lg_status post(lg_spread *s, bool send, uint32_t peer, int tag, uint32_t 
                 : lg_comm_recv(c, peer, tag, p, bytes, &req[(*n)++]);
 }
 
+/* Wait for all that was posted; a span of it. */
+static lg_status end(const lg_spread *s, lg_span_kind kind, uint64_t start) {
+    lg_comm *c = s->comm;
+    LG_TRY(lg_comm_wait(c, s->req, s->n_req));
+    lg_trace_add(c->trace, kind, LG_TRACE_ROWS, c->layer, lg_spread_n_row(s), start);
+    return LG_OK;
+}
+
 lg_status lg_spread_swap(lg_spread *s, bool to_heads, size_t w, uint32_t *rows,
                          uint32_t *whole) {
     lg_comm *c = s->comm;
@@ -65,6 +73,7 @@ lg_status lg_spread_swap(lg_spread *s, bool to_heads, size_t w, uint32_t *rows,
         memcpy(whole + to, rows + at, own);
     else
         memcpy(rows + at, whole + to, own);
+    uint64_t start = lg_trace_now(c->trace);
     s->n_req = 0;
     for (int pass = 0; pass < 2; pass++) /* receives first */
         for (uint32_t d = 1; d < c->n_rank; d++) {
@@ -76,12 +85,13 @@ lg_status lg_spread_swap(lg_spread *s, bool to_heads, size_t w, uint32_t *rows,
                 (of_rows ? (size_t)n_own * n_head_of(s, r) : (size_t)s->n[r] * h_own) * w;
             LG_TRY(post(s, pass == 1, r, TAG_SWAP, p, n, s->req, &s->n_req));
         }
-    return lg_comm_wait(c, s->req, s->n_req);
+    return end(s, to_heads ? LG_SPAN_HEADS : LG_SPAN_OUTPUT, start);
 }
 
 lg_status lg_spread_gather(lg_spread *s, size_t w, uint32_t *all) {
     lg_comm *c = s->comm;
     uint32_t me = c->rank;
+    uint64_t start = lg_trace_now(c->trace);
     s->n_req = 0;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t d = 1; d < c->n_rank; d++) {
@@ -89,7 +99,7 @@ lg_status lg_spread_gather(lg_spread *s, size_t w, uint32_t *all) {
             LG_TRY(post(s, pass == 1, r, TAG_GATHER, all + s->row0[whose] * w, s->n[whose] * w,
                         s->req, &s->n_req));
         }
-    return lg_comm_wait(c, s->req, s->n_req);
+    return end(s, LG_SPAN_KEYS, start);
 }
 
 /* The owner's blocks to the ranks of the heads, or back. */
@@ -110,23 +120,32 @@ static lg_status between(lg_spread *s, bool out, int tag, size_t w, uint32_t *he
 }
 
 lg_status lg_spread_deal(lg_spread *s, size_t w, uint32_t *heads) {
+    uint64_t start = lg_trace_now(s->comm->trace);
     LG_TRY(between(s, true, TAG_DEAL, w, heads, s->req, &s->n_req));
-    return lg_comm_wait(s->comm, s->req, s->n_req);
+    return end(s, LG_SPAN_DEAL, start);
 }
 
 lg_status lg_spread_home(lg_spread *s, size_t w, uint32_t *heads) {
     LG_ASSERT(s->n_home == 0);
+    s->home_us = lg_trace_now(s->comm->trace);
+    s->home_layer = s->comm->layer;
     return between(s, false, TAG_HOME, w, heads, s->home, &s->n_home);
 }
 
 lg_status lg_spread_home_end(lg_spread *s) {
     uint32_t n = s->n_home;
     s->n_home = 0;
-    return lg_comm_wait(s->comm, s->home, n);
+    if (n == 0) return LG_OK;
+    LG_TRY(lg_comm_wait(s->comm, s->home, n));
+    lg_trace_add(s->comm->trace, LG_SPAN_HOME, LG_TRACE_HOME, s->home_layer, lg_spread_n_row(s),
+                 s->home_us);
+    return LG_OK;
 }
 
 lg_status lg_spread_copy(lg_spread *s, void *const *block, size_t n_bytes, uint32_t n_block) {
     lg_comm *c = s->comm;
+    uint64_t start = lg_trace_now(c->trace);
+    s->n_req = 0;
     for (uint32_t i = 0; i < n_block; i += LG_SPREAD_DEPTH) {
         uint32_t end = n_block - i < LG_SPREAD_DEPTH ? n_block : i + LG_SPREAD_DEPTH;
         s->n_req = 0;
@@ -142,5 +161,5 @@ lg_status lg_spread_copy(lg_spread *s, void *const *block, size_t n_bytes, uint3
         }
         LG_TRY(lg_comm_wait(c, s->req, s->n_req));
     }
-    return LG_OK;
+    return end(s, LG_SPAN_PAGES, start);
 }

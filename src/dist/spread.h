@@ -31,6 +31,8 @@ typedef struct lg_spread {
     lg_comm_req *req;                           /* [2 * n_rank * LG_SPREAD_DEPTH] */
     lg_comm_req *home;                          /* [n_rank] of what is on its way home */
     uint32_t n_req, n_home;
+    uint64_t home_us; /* since when, and of which layer */
+    uint32_t home_layer;
 } lg_spread;
 
 /* A counting arena counts. */

@@ -1,6 +1,6 @@
 /* trace.c - see trace.h.
  *
- * Thread: engine.  Memory: the ring; the file is written piece by piece.  Test: tests/unit/test_reduce.c, tests/e2e/test_ranks.py */
+ * Thread: engine.  Memory: the ring; the file is written piece by piece.  Test: tests/unit/test_reduce.c, test_spread.c, tests/e2e/test_ranks.py */
 #include "dist/trace.h"
 
 #include "base/mem.h"
@@ -37,8 +37,10 @@ void lg_trace_add_(lg_trace *t, lg_span_kind kind, uint32_t track, uint32_t laye
 /* ---- the file ---- */
 
 static const char *name_of(uint8_t kind) {
-    static const char *const name[] = {"step",    "rows", "shared expert", "sort", "experts",
-                                       "combine", "sums", "back",          "wait"};
+    static const char *const name[] = {"step",         "rows",        "shared expert", "sort",
+                                       "experts",      "combine",     "sums",          "back",
+                                       "wait",         "heads there", "heads back",    "keys",
+                                       "states there", "pages",       "states home"};
     return kind < LG_COUNT(name) ? name[kind] : "?";
 }
 
@@ -78,7 +80,8 @@ void lg_trace_file_rank(lg_trace_file *f, uint32_t rank, const lg_trace_span *sp
                                                         "sums under way",
                                                         "sums under way (2)",
                                                         "sums under way (3)",
-                                                        "sums under way (4)"};
+                                                        "sums under way (4)",
+                                                        "states under way"};
     char name[32];
     snprintf(name, sizeof name, "rank %u", rank);
     say_name(f, "process_name", rank, 0, name);

@@ -16,7 +16,8 @@
 #define LG_TRACE_ROWS                                                                          \
     1 /* tracks: rows under way; sums of a chunk under way, one for each unit */
 #define LG_TRACE_SUMS    2
-#define LG_TRACE_N_TRACK 6
+#define LG_TRACE_HOME    6
+#define LG_TRACE_N_TRACK 7
 
 typedef enum {
     LG_SPAN_STEP,    /* arg: rows of this rank */
@@ -27,7 +28,14 @@ typedef enum {
     LG_SPAN_COMBINE, /* arg: chunk, or rank */
     LG_SPAN_SUMS,    /* tracks SUMS: a chunk under way; arg: chunk */
     LG_SPAN_BACK,    /* rows on their way home; arg: 0 */
-    LG_SPAN_WAIT     /* nothing to do but to wait */
+    LG_SPAN_WAIT,    /* nothing to do but to wait */
+    /* of a divided prompt (spread.h), track ROWS but for HOME */
+    LG_SPAN_HEADS,  /* rows go to the ranks of their heads; arg: own rows, here and below */
+    LG_SPAN_OUTPUT, /* what the heads made of them comes back */
+    LG_SPAN_KEYS,   /* keys and values of all rows */
+    LG_SPAN_DEAL,   /* states before the step, from the owner */
+    LG_SPAN_PAGES,  /* kept keys and values, from the owner */
+    LG_SPAN_HOME    /* track HOME: states under way to the owner */
 } lg_span_kind;
 
 typedef struct lg_trace_span {

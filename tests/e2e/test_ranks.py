@@ -179,6 +179,29 @@ class Answers(unittest.TestCase):
                     self.assertTrue(any(s["args"]["n"] == c["args"]["n"] - 1 and s["args"]["layer"] == c["args"]["layer"] and
                                         s["ts"] <= c["ts"] for s in sums), c)
 
+    def test_trace_of_a_divided_prompt(self):
+        """In every layer of a divided step each rank has its exchanges, in order, and states go home while the next products are made."""
+        with tempfile.TemporaryDirectory() as d:
+            path = os.path.join(d, "trace.json")
+            with Group(3, "--divide-prompts", "on", "--trace", path) as s:
+                s.chat(dict(long_body(1, temperature=0, max_tokens=2), messages=[{"role": "user", "content": "word " * 700}]))
+                self.assertEqual(s.stop(), 0)
+            with open(path, encoding="utf-8") as f:
+                spans = [e for e in json.load(f)["traceEvents"] if e["ph"] == "X"]
+        for rank in range(3):
+            own = sorted((e for e in spans if e["pid"] == rank), key=lambda e: (e["ts"], -e["dur"]))
+            of = {name: [e for e in own if e["name"] == name] for name in ("heads there", "heads back", "keys", "states home", "experts")}
+            n = len(of["keys"])  # one layer of attention, three of the recurrence
+            self.assertGreater(n, 1)
+            self.assertEqual([e["args"]["layer"] for e in of["keys"]], [3] * n)
+            for name in ("heads there", "heads back", "states home"):
+                self.assertEqual([e["args"]["layer"] for e in of[name]], [0, 1, 2] * n, name)
+            for there, back, home in zip(of["heads there"], of["heads back"], of["states home"]):
+                self.assertLessEqual(there["ts"] + there["dur"], back["ts"])
+                self.assertLessEqual(back["ts"] + back["dur"], home["ts"])
+                self.assertTrue(any(home["ts"] <= e["ts"] and e["ts"] + e["dur"] <= home["ts"] + home["dur"] and
+                                    e["args"]["layer"] == home["args"]["layer"] for e in of["experts"]), home)
+
     def test_sampled_bits_and_expert_load(self):
         """Sampling and reported log-probabilities are those of one process; a profile that was measured can be used."""
         with server.Server() as s:

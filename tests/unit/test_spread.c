@@ -137,6 +137,26 @@ static const char *run(rank_ctx *x) {
     return bad;
 }
 
+/* Each exchange has left its span; states are under way only where there is a message. */
+static const char *check_spans(const rank_ctx *x) {
+    static const lg_span_kind kind[] = {LG_SPAN_HEADS, LG_SPAN_OUTPUT, LG_SPAN_KEYS,
+                                        LG_SPAN_DEAL,  LG_SPAN_HOME,   LG_SPAN_PAGES};
+    const lg_trace *t = x->c->trace;
+    bool any = x->c->rank == x->r->owner ? x->n_own_head < x->r->n_head : x->n_own_head > 0;
+    uint64_t at = 0;
+    for (size_t i = 0; i < 2 * LG_COUNT(kind); i++) {
+        lg_span_kind want = kind[i % LG_COUNT(kind)];
+        if (want == LG_SPAN_HOME && !any) continue;
+        while (at < t->n && t->span[at].kind == LG_SPAN_WAIT) at++;
+        CHECK(at < t->n && t->span[at].kind == want);
+        CHECK(t->span[at].layer == 7 && t->span[at].arg == x->n);
+        CHECK(t->span[at++].track == (want == LG_SPAN_HOME ? LG_TRACE_HOME : LG_TRACE_ROWS));
+    }
+    while (at < t->n && t->span[at].kind == LG_SPAN_WAIT) at++;
+    CHECK(at == t->n);
+    return NULL;
+}
+
 static void rank_body(void *ctx, uint32_t rank) {
     rig *r = ctx;
     lg_comm c;
@@ -151,8 +171,13 @@ static void rank_body(void *ctx, uint32_t rank) {
     lg_arena_init(&a, block, bytes);
     lg_spread_carve(&a, &c, r->n_head, &x.s);
     memset(block, 0xff, bytes);
+    lg_err err;
+    if (lg_trace_open(&c.trace, &err) != LG_OK) fail_msg("%s", err.msg);
+    lg_comm_at(&c, "test", 7);
     r->bad[rank] = run(&x);
+    if (!r->bad[rank]) r->bad[rank] = check_spans(&x);
     if (r->bad[rank]) lg_comm_lose(&c, "%s", r->bad[rank]);
+    lg_trace_close(&c.trace);
     lg_comm_close(&c);
     lg_mem_free(block);
 }
