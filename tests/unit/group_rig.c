@@ -107,7 +107,7 @@ lg_status group_open_engine(rig *r, const lg_weights *w, const lg_backend_ops *o
                             uint32_t n_owner, lg_engine **eng, lg_err *err) {
     lg_engine_parts parts = {.ops = ops,
                              .w = w,
-                             .n_thread = 1,
+                             .n_thread = r->n_thread ? r->n_thread : 1,
                              .tok = lg_text_tokenizer(r->text),
                              .name = "group",
                              .n_owner = n_owner,
@@ -130,12 +130,16 @@ void group_rank(void *ctx, uint32_t rank) {
         lg_backend_opt opt = r->budget.opt;
         lg_member_calls calls;
         lg_disk_rank *files = NULL;
+        lg_pool *pool = NULL;
+        if (r->n_thread > 1 && lg_pool_open(r->n_thread, &pool, &r->err[rank]) != LG_OK)
+            fail_msg("%s", r->err[rank].msg);
         opt.dist = &r->dist[rank];
         if (r->dir[0] && lg_disk_rank_open(&opt, rank, &files, &calls, &r->err[rank]) != LG_OK)
             fail_msg("%s", r->err[rank].msg);
         r->status[rank] =
-            lg_member_run(r->part[rank], &opt, NULL, files ? &calls : NULL, &r->err[rank]);
+            lg_member_run(r->part[rank], &opt, pool, files ? &calls : NULL, &r->err[rank]);
         lg_disk_rank_close(&files);
+        lg_pool_close(&pool);
         return;
     }
     if (r->lead) {

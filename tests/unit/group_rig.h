@@ -36,6 +36,7 @@ struct rig {
     lg_weights *all; /* every expert */
     lg_text *text;
     uint32_t n_rank, n_node;
+    int n_thread; /* of each rank; 0: 1 */
     lg_exchange_how how;
     uint64_t seed;
     comm_world *w;

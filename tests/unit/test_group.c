@@ -7,13 +7,14 @@
 
 #include <math.h>
 
-static void same_as_alone(const char *name, const uint32_t *n_rank, size_t n, uint64_t seed,
-                          lg_exchange_how how) {
+static void same_with_threads(const char *name, const uint32_t *n_rank, size_t n, uint64_t seed,
+                              lg_exchange_how how, int n_thread) {
     rig *r = lg_mem_alloc(sizeof *r);
     assert_non_null(r);
     group_open_model(r, name);
     group_run_alone(r);
     r->how = how;
+    r->n_thread = n_thread;
     for (size_t i = 0; i < n; i++) {
         r->seed = seed + i;
         r->n_divided = r->n_sliced = 0;
@@ -27,6 +28,11 @@ static void same_as_alone(const char *name, const uint32_t *n_rank, size_t n, ui
     }
     group_close_model(r);
     lg_mem_free(r);
+}
+
+static void same_as_alone(const char *name, const uint32_t *n_rank, size_t n, uint64_t seed,
+                          lg_exchange_how how) {
+    same_with_threads(name, n_rank, n, seed, how, 1);
 }
 
 /* Sums in another order: log-probabilities are close, and a greedy answer turns only where two ids are nearly tied. */
@@ -182,6 +188,14 @@ static lg_status lead_swapped(rig *r) {
     return run_swapped(&group_ops, r->part[0], &opt, &r->swapped, &r->err[0]);
 }
 
+/* Ranks of several threads, of which the first alone speaks to the others: rows and heads are moved by all. */
+static void test_divided_by_threads(void **state) {
+    (void)state;
+    lg_exchange_how how = {.divide = LG_DIVIDE_ON, .divide_ctx = 448};
+    same_with_threads("tests/data/models/tiny-moe", (uint32_t[]){2, 3}, 2, 91, how, 2);
+    same_with_threads("tests/data/models/tiny-moe", (uint32_t[]){2}, 1, 95, how, 3);
+}
+
 /* The choice step by step: where messages cost nothing every long enough prompt is divided, where they take for ever none; the answers
  * are the same. */
 static void test_divided_where_it_pays(void **state) {
@@ -237,6 +251,7 @@ int main(void) {
         cmocka_unit_test(test_dense_is_refused),
         cmocka_unit_test(test_divided),
         cmocka_unit_test(test_sliced),
+        cmocka_unit_test(test_divided_by_threads),
         cmocka_unit_test(test_divided_where_it_pays),
         cmocka_unit_test(test_divided_slot_is_used_again),
     };
