@@ -116,20 +116,25 @@ typedef struct lg_mat {
     lg_dtype type;
     uint32_t n_out, n_in;
     const void *panel; /* ceil(n_out/16) x lg_dtype_panel_bytes(type, n_in) */
-    /* LG_E4M3: [ceil(n_out/128)][ceil(n_in/128)], or with scale_row one a channel, [16 panels];
-     *          weight = float(element) * scale.
+    /* LG_E4M3: [ceil(n_out/128)][ceil(n_in/128)], or with scale_row one for n_in / n_group inputs of a channel, a multiple of
+     *          128 of them unless n_group is 1: [panel][n_group][16]; weight = float(element) * scale.
      * LG_NVFP4: one number; weight = E2M1 * (E4M3 * scale).
      * LG_I4_ANY, LG_I8_ANY: [panel][n_group][16]; weight = scale * (q - zero), with the group of the input channel.
      * else NULL */
     const float *scale;
     const uint8_t *zero;   /* LG_I*_ANY: [panel][n_group][16] */
     const uint16_t *group; /* LG_I*_ANY: [n_in], below n_group */
-    uint16_t n_group;
+    uint16_t n_group;      /* LG_I*_ANY, and of scale_row */
     bool scale_row;
 } lg_mat;
 
 static inline uint32_t lg_mat_n_panel(const lg_mat *w) {
     return (w->n_out + LG_NR - 1) / LG_NR;
+}
+
+/* scale_row: the 16 scales of a panel's channels at input channel k. */
+static inline const float *lg_mat_row_scales(const lg_mat *w, uint32_t panel, uint32_t k) {
+    return w->scale + ((size_t)panel * w->n_group + k / (w->n_in / w->n_group)) * LG_NR;
 }
 
 /* Rows quantised for qgemm.  A group is `group` elements, 32 or 256, as the weights' type asks; in each, with amax the

@@ -95,7 +95,10 @@ static inline double weight_at(const lg_mat *w, uint32_t c, uint32_t k) {
     size_t i = ((size_t)(c / LG_NR) * w->n_in + k) * LG_NR + c % LG_NR;
     double v = (double)packed_at(w->type, w->panel, i);
     if (w->type != LG_E4M3) return v;
-    if (w->scale_row) return v * (double)w->scale[c];
+    if (w->scale_row) {
+        size_t group = (size_t)(c / LG_NR) * w->n_group + k / (w->n_in / w->n_group);
+        return v * (double)w->scale[group * LG_NR + c % LG_NR];
+    }
     return v * (double)w->scale[(size_t)(c / 128) * ((w->n_in + 127) / 128) + k / 128];
 }
 
@@ -118,8 +121,9 @@ static inline lg_mat random_mat(lg_dtype type, uint32_t n_out, uint32_t n_in) {
         if (type == LG_E4M3) p[i] = e;
     }
     w.panel = p;
-    w.scale_row = type == LG_E4M3 && n_out % 2; /* both kinds of scales get their turn */
-    size_t n_scale = w.scale_row ? (size_t)lg_mat_n_panel(&w) * LG_NR
+    w.scale_row = type == LG_E4M3 && n_out % 2; /* all kinds of scales get their turn */
+    if (w.scale_row) w.n_group = (uint16_t)(n_in && n_in % 128 == 0 ? n_in / 128 : 1);
+    size_t n_scale = w.scale_row ? (size_t)lg_mat_n_panel(&w) * LG_NR * w.n_group
                                  : (size_t)((n_out + 127) / 128) * ((n_in + 127) / 128);
     if (type == LG_E4M3) w.scale = random_floats(n_scale, 1e-3f, 4e-3f);
     return w;

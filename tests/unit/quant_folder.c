@@ -86,7 +86,7 @@ static float store_scale(lg_dtype type, float x, uint8_t *to) {
     return type == LG_F16 ? lg_num_f16(h) : lg_num_bf16(h);
 }
 
-/* The nearest E4M3 number's byte. */
+/* The nearest E4M3 number's byte, the even one from the middle. */
 static uint8_t to_e4m3(float x) {
     uint8_t low = 0, high = 126; /* bytes of positive numbers ascend with them */
     while (high - low > 1) {
@@ -96,7 +96,8 @@ static uint8_t to_e4m3(float x) {
         else
             high = mid;
     }
-    bool up = lg_num_e4m3(high) - fabsf(x) < fabsf(x) - lg_num_e4m3(low);
+    float above = lg_num_e4m3(high) - fabsf(x), below = fabsf(x) - lg_num_e4m3(low);
+    bool up = above < below || (above <= below && high % 2 == 0);
     return (uint8_t)((up ? high : low) | (x < 0 ? 128 : 0));
 }
 
@@ -279,10 +280,12 @@ static void write_ct_bytes(work *k) {
 
 static void write_fp8(work *k) {
     lg_scheme_per per = k->spec->scheme.per;
-    uint32_t n_in = k->n_in, step_out = per == LG_PER_CHANNEL ? 1
+    uint32_t n_in = k->n_in, step_out = per == LG_PER_TENSOR  ? k->n_out
                                         : per == LG_PER_BLOCK ? 128
-                                                              : k->n_out;
-    uint32_t step_in = per == LG_PER_BLOCK ? 128 : n_in;
+                                                              : 1;
+    uint32_t step_in = per == LG_PER_BLOCK   ? 128
+                       : per == LG_PER_GROUP ? k->spec->scheme.group
+                                             : n_in;
     uint32_t n0 = (k->n_out + step_out - 1) / step_out, n1 = (n_in + step_in - 1) / step_in;
     qf_tensor *q = add(k, ".weight", "F8_E4M3", k->n_out, n_in);
     qf_tensor *s = add(k, ".weight_scale", lg_dtype_name(k->spec->scale_type), n0,

@@ -16,7 +16,7 @@ static float element(const lg_mat *w, uint32_t panel, uint32_t k, uint32_t c) {
     }
     size_t n_block = (w->n_in + 127u) / 128;
     if (w->scale_row)
-        return lg_num_e4m3(((const uint8_t *)w->panel)[i]) * w->scale[panel * LG_NR + c];
+        return lg_num_e4m3(((const uint8_t *)w->panel)[i]) * lg_mat_row_scales(w, panel, k)[c];
     float scale = w->scale[(size_t)panel * LG_NR / 128 * n_block + k / 128];
     return lg_num_e4m3(((const uint8_t *)w->panel)[i]) * scale;
 }

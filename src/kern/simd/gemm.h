@@ -44,7 +44,7 @@ static inline const void *gemm_panel(const lg_mat *w, uint32_t panel) {
  * float(element) * scale is. */
 INLINE v16 gemm_scale(const lg_mat *w, uint32_t panel, uint32_t k) {
     size_t n_block = (w->n_in + SCALE_K - 1) / SCALE_K;
-    if (w->scale_row) return v16_mul(v16_set(256.0f), v16_load(w->scale + panel * LG_NR));
+    if (w->scale_row) return v16_mul(v16_set(256.0f), v16_load(lg_mat_row_scales(w, panel, k)));
     return v16_set(256.0f * w->scale[(size_t)panel * LG_NR / SCALE_K * n_block + k / SCALE_K]);
 }
 

@@ -281,8 +281,9 @@ static lg_status read_args(const lg_config_place *at, const lg_json *obj, const 
         return fail_field(at, s->sym ? "group_size" : "symmetric",
                           lg_json_get(obj, s->sym ? "group_size" : "symmetric"),
                           s->sym ? "16 or 32 for 4-bit floats" : "true for floats");
-    if (s->kind == LG_SCHEME_FP8 && s->per == LG_PER_GROUP)
-        return fail_field(at, "strategy", per, "channel, block or tensor for FP8");
+    if (s->kind == LG_SCHEME_FP8 && s->per == LG_PER_GROUP && s->group % 128 != 0)
+        return fail_field(at, "group_size", lg_json_get(obj, "group_size"),
+                          "a multiple of 128 for FP8");
     if (s->kind == LG_SCHEME_INT && s->per == LG_PER_BLOCK)
         return fail_field(at, "strategy", per, "group, channel or tensor for integers");
     if (s->per == LG_PER_BLOCK) {

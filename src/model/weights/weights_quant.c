@@ -390,7 +390,14 @@ static lg_status put(gather *g, lg_mat *m) {
     return LG_OK;
 }
 
-/* FP8 bytes: a scale for the tensor, for each channel or each block of 128 x 128. */
+/* Entry i of lg_mat.scale with scale_row; 0 past the last channel. */
+static float row_scale(const gather *g, uint32_t n_group, size_t i) {
+    size_t c = i / LG_NR / n_group * LG_NR + i % LG_NR;
+    if (c >= g->n_out) return 0.0f;
+    return lg_packq_scale(&g->q, g->n_out, (uint32_t)c, (uint32_t)(i / LG_NR % n_group));
+}
+
+/* FP8 bytes: a scale for the tensor, for each channel, for each group of a channel's inputs or each block of 128 x 128. */
 static lg_status put_fp8(gather *g, lg_mat *m) {
     uint32_t blocks_in = (g->n_in + BLOCK - 1) / BLOCK,
              blocks_out = (g->n_out + BLOCK - 1) / BLOCK;
@@ -401,21 +408,24 @@ static lg_status put_fp8(gather *g, lg_mat *m) {
         LG_TRY(check_view(g, s, "F16|BF16|F32", s->n_dim == 0 ? 0 : 1, (uint64_t[]){1}));
     else if (per == LG_PER_BLOCK)
         LG_TRY(take(g, ".weight_scale", "F16|BF16|F32", blocks_out, blocks_in, &s));
-    else
-        LG_TRY(take(g, ".weight_scale", "F16|BF16|F32", g->n_out, 1, &s));
+    else {
+        LG_TRY(set_groups(g));
+        LG_TRY(take(g, ".weight_scale", "F16|BF16|F32", g->n_out, g->q.n_group, &s));
+    }
     lg_weights_job *job = lg_weights_put(g->k, LG_E4M3, g->n_out, g->n_in, m);
     if (job) job->src = v->data;
-    m->scale_row = per == LG_PER_CHANNEL;
+    m->scale_row = per == LG_PER_CHANNEL || per == LG_PER_GROUP;
+    m->n_group = m->scale_row ? (uint16_t)g->q.n_group : 0;
     if (g->k->elsewhere) return LG_OK;
-    size_t n =
-        m->scale_row ? (size_t)lg_mat_n_panel(m) * LG_NR : (size_t)blocks_out * blocks_in;
+    size_t n = m->scale_row ? (size_t)lg_mat_n_panel(m) * LG_NR * m->n_group
+                            : (size_t)blocks_out * blocks_in;
     float *y = lg_arena_take(&g->k->arena, n, sizeof *y);
     m->scale = y;
     if (!y || g->k->ready) return LG_OK;
     set_scale(g, s, true);
     for (size_t i = 0; i < n; i++) {
-        y[i] = m->scale_row && i >= g->n_out
-                   ? 0.0f
+        y[i] = m->scale_row
+                   ? row_scale(g, m->n_group, i)
                    : lg_packq_scale(&g->q, 1, 0, per == LG_PER_TENSOR ? 0 : (uint32_t)i);
         if (!isfinite(y[i]))
             return fail_view(g, LG_E_FORMAT, s, "a value that is not finite", "finite numbers");

@@ -14,9 +14,8 @@ static uint64_t add_mat(uint64_t h, const lg_mat *m) {
     if (!m->scale) return h;
     size_t per_row = (size_t)lg_mat_n_panel(m) * LG_NR;
     size_t n = m->type == LG_NVFP4 ? 1
-               : m->zero           ? per_row * m->n_group
-               : m->type == LG_E4M3 && m->scale_row
-                   ? per_row
+               : m->zero || m->scale_row
+                   ? per_row * m->n_group
                    : (size_t)((m->n_out + 127) / 128) * ((m->n_in + 127) / 128);
     h = lg_hash_add(h, m->scale, n * sizeof *m->scale);
     if (!m->zero) return h;
