@@ -92,7 +92,7 @@ void lg_pjrt_plugin_close(lg_pjrt_plugin **p);
 /* "API 0.115, StableHLO 1.20.0": for messages and logs; borrowed. */
 const char *lg_pjrt_plugin_about(const lg_pjrt_plugin *p);
 
-/* A fingerprint of the library: its file, version and attributes. */
+/* A fingerprint of the library: its file, version and attributes, and the environment that it compiles by. */
 uint64_t lg_pjrt_plugin_build(const lg_pjrt_plugin *p);
 
 /* Wait for an event, destroy it, and report its error.  NULL is LG_OK. */

@@ -1,11 +1,11 @@
 /* cache.c - compiled programs kept in files, so that a second start compiles nothing.
  *
- * A file is named by a hash of the text, the options, the plugin's build and the kind and number of devices; it holds
+ * A file is named by a hash of the text, the options, the plugin's build and environment, and the kind and number of devices; it holds
  * "LGPX1\n", that hash, a hash of the program's bytes, and these bytes as the plugin gave them.  They are machine code, so a folder or file
  * that others may write to is not used.  Whatever is wrong with a file is said, and it is replaced; a plugin that cannot write or read
  * programs at all is told about once and only compiles from then on.  A file's time is that of its last use: when all of them are more
  * than the limit, the oldest go.
- * Thread: any.  Memory: one program at a time.  Test: tests/unit/test_pjrt.c, tests/unit/test_pjrt_cpu.c */
+ * Thread: any.  Memory: one program at a time.  Test: tests/unit/test_pjrt_cache.c, tests/unit/test_pjrt_cpu.c */
 #include "backend/pjrt/plugin/call.h"
 
 #include <ctype.h>

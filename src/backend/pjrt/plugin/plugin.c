@@ -164,6 +164,17 @@ static void read_attributes(lg_pjrt_plugin *p) {
     }
 }
 
+/* What plugins read from the environment when they are loaded and compile other code for. */
+static void add_environment(lg_pjrt_plugin *p) {
+    static const char *const name[] = {"XLA_FLAGS", "LIBTPU_INIT_ARGS"};
+    for (size_t i = 0; i < LG_COUNT(name); i++) {
+        const char *value = getenv(name[i]);
+        if (!value || !*value) continue;
+        p->build = lg_hash_add(p->build, name[i], strlen(name[i]) + 1);
+        p->build = lg_hash_add(p->build, value, strlen(value) + 1);
+    }
+}
+
 static lg_status check_table(const char *path, const lg_abi_table *t, lg_err *err) {
     size_t least = TABLE_HEAD + (LG_ABI_LOADED_EXECUTE + 1) * sizeof t->fn[0];
     if (!t) return LG_FAIL(err, LG_E_FORMAT, "%s: GetPjrtApi gives no table", path);
@@ -194,6 +205,7 @@ static lg_status load(const char *path, lg_pjrt_plugin *p, lg_err *err) {
     const int64_t id[] = {file.st_size, file.st_mtim.tv_sec, file.st_mtim.tv_nsec,
                           p->table->minor};
     p->build = lg_hash_add(LG_HASH_START, id, sizeof id);
+    add_environment(p);
     if (lg_pjrt_call_has(p, LG_ABI_INITIALIZE)) {
         LG_ABI_ARGS(lg_abi_none, a);
         LG_TRY(lg_pjrt_call_slot(p, LG_ABI_INITIALIZE, &a, err));
