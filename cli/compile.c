@@ -43,7 +43,9 @@ static const char help[] =
     "                      largest bucket)\n"
     "      --pool-ctx N    positions that each of these has pages for (default: the longest "
     "--ctx)\n"
-    "      --experts TYPE  f32, bf16 or fp8 (default: as the config says)\n"
+    "      --experts TYPE  f32, bf16, fp8 (scales of 128 x 128 weights) or fp8s512 (of 512 "
+    "inputs;\n"
+    "                      default: as the config says)\n"
     "      --weights TYPE  other matrices: f32 or bf16 (default)\n"
     "      --kv TYPE       f32, bf16 (default), f16 or fp8\n"
     "      --state TYPE    f32 (default) or bf16\n"
@@ -63,6 +65,7 @@ typedef struct compile {
     list decode, prefill, ctx;
     uint64_t n_parallel, n_pool_ctx;
     lg_pjrt_type expert, weight, kv, state;
+    uint32_t scale_in;
     bool plain, unrolled, mixed;
     lg_config cfg;
     lg_pjrt_device_info dev[LG_PJRT_MAX_DEV];
@@ -174,7 +177,9 @@ static bool set_option(compile *c, int opt, const char *arg) {
     case PARALLEL: return lg_option_u64(argv0, "--parallel", arg, 1, 1u << 20, &c->n_parallel);
     case POOL_CTX: return lg_option_u64(argv0, "--pool-ctx", arg, 1, 1u << 24, &c->n_pool_ctx);
     case EXPERTS:
-        if (!read_type(argv0, "--experts", arg, name, type, &c->expert)) return false;
+        c->scale_in = strcmp(arg, "fp8s512") == 0 ? 512 : 0;
+        if (!read_type(argv0, "--experts", c->scale_in ? "fp8" : arg, name, type, &c->expert))
+            return false;
         return c->expert != LG_PJRT_F16 ||
                read_type(argv0, "--experts", arg, two, type, &c->expert);
     case WEIGHTS: return read_type(argv0, "--weights", arg, two, type, &c->weight);
@@ -257,6 +262,7 @@ static bool prepare(compile *c) {
                            .n_device = c->n_dev,
                            .weight = c->weight,
                            .expert = c->expert,
+                           .scale_in = c->scale_in,
                            .moe = LG_PJRT_MOE_TILES,
                            .kv = c->kv,
                            .state = c->state,

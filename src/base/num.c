@@ -37,6 +37,17 @@ float lg_num_e4m3(uint8_t b) {
     return b & 0x80u ? -v : v;
 }
 
+uint8_t lg_num_to_e4m3(float f) {
+    uint32_t u = lg_num_bits_of_float(f), sign = (u >> 24) & 0x80u;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u) return (uint8_t)(sign | 0x7fu);
+    if (u >= 0x43e00000u) return (uint8_t)(sign | 0x7eu); /* 448 and more */
+    if (u < 0x3c800000u)                                  /* below 2^-6: steps of 2^-9 */
+        return (uint8_t)(sign | (uint32_t)lrintf(lg_num_float_of_bits(u) * 0x1p9f));
+    u += 0x7ffffu + ((u >> 20) & 1u);
+    return (uint8_t)(sign | ((u >> 20) - (120u << 3)));
+}
+
 /* Finaliser of SplitMix64 (Steele, Lea, Flood 2014). */
 static uint64_t mix(uint64_t z) {
     z += 0x9e3779b97f4a7c15u;

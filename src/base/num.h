@@ -61,6 +61,9 @@ uint16_t lg_num_to_f16(float f);
 /* OCP FP8 E4M3 (no infinities, 0x7f and 0xff are NaN) -> float. */
 float lg_num_e4m3(uint8_t b);
 
+/* float -> E4M3, nearest even; what is larger than 448 becomes that, a NaN stays one. */
+uint8_t lg_num_to_e4m3(float f);
+
 /* *out = a * b, a + b; false when it does not fit. */
 static inline bool lg_num_mul(uint64_t a, uint64_t b, uint64_t *out) {
     return !__builtin_mul_overflow(a, b, out);

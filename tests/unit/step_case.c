@@ -176,7 +176,7 @@ lg_pjrt_model case_plain(void) {
                            .unrolled = true};
 }
 
-static void twins(lg_pjrt_model *how, const lg_config *cfg) {
+void case_twins(lg_pjrt_model *how, const lg_config *cfg) {
     static const uint32_t place[8] = {3, 0, 6, 5, 1, 7, 4, 2};
     lg_pjrt_device_info dev[8] = {0};
     for (uint32_t i = 0; i < how->n_device; i++) {
@@ -203,7 +203,7 @@ void case_open(step_case *m, const char *name, lg_pjrt_model how) {
     if (golden_open(&m->gold, path, &err) != LG_OK) fail_msg("%s", err.msg);
     m->gold.name = name;
     how.n_sample_vocab = m->w->cfg.n_vocab;
-    if (case_use_twins) twins(&how, &m->w->cfg);
+    if (case_use_twins) case_twins(&how, &m->w->cfg);
     step_rig_open(&m->rig, case_client, m->w, &how);
 }
 

@@ -21,6 +21,7 @@ extern lg_pool *case_pool;
  * case_open. */
 extern lg_kernels case_kernels;
 extern bool case_use_twins;
+void case_twins(lg_pjrt_model *how, const lg_config *cfg); /* case_open calls it */
 
 #define NEEDS_PLUGIN                                                                           \
     if (!case_client) skip()

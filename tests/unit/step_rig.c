@@ -28,6 +28,12 @@ static float e4m3(uint8_t x) {
     return x & 0x80 ? -v : v;
 }
 
+static float scale_of(const lg_mat *m, uint32_t o, uint32_t i) {
+    if (!m->scale_row) return m->scale[(size_t)(o / 128) * ((m->n_in + 127) / 128) + i / 128];
+    size_t group = i / (m->n_in / m->n_group);
+    return m->scale[((o / LG_NR) * m->n_group + group) * LG_NR + o % LG_NR];
+}
+
 void step_rig_matrix(const lg_mat *m, float *to) {
     const uint8_t *p = m->panel;
     size_t bytes = lg_dtype_bytes(m->type);
@@ -39,8 +45,7 @@ void step_rig_matrix(const lg_mat *m, float *to) {
             if (m->type == LG_F32) memcpy(&v, at, 4);
             if (m->type == LG_BF16) v = lg_num_bf16(lg_num_load16(at));
             if (m->type == LG_F16) v = lg_num_f16(lg_num_load16(at));
-            if (m->type == LG_E4M3)
-                v = e4m3(*at) * m->scale[(size_t)(o / 128) * ((m->n_in + 127) / 128) + i / 128];
+            if (m->type == LG_E4M3) v = e4m3(*at) * scale_of(m, o, i);
             to[(size_t)o * m->n_in + i] = v;
         }
 }
@@ -55,10 +60,17 @@ static uint8_t *put_codes(const lg_mat *m, uint8_t *to) {
     return to;
 }
 
-static float *put_scales(const lg_mat *m, float *to) {
-    size_t n = (size_t)(m->n_out / 128) * (m->n_in / 128);
-    memcpy(to, m->scale, n * sizeof *to);
-    return to + n;
+/* Of one matrix, or of two of one shape side by side. */
+static float *put_scales(const lg_mat *m, const lg_mat *beside, float *to) {
+    uint32_t n0 = m->scale_row ? m->n_group : m->n_out / 128,
+             in = m->n_in / (m->scale_row ? n0 : 128);
+    for (uint32_t i = 0; m->scale_row && i < n0; i++)
+        for (int k = 0; k < (beside ? 2 : 1); k++)
+            for (uint32_t o = 0; o < m->n_out; o++) *to++ = scale_of(k ? beside : m, o, i * in);
+    if (m->scale_row) return to;
+    for (int k = 0; k < (beside ? 2 : 1); k++, to += (size_t)n0 * in)
+        memcpy(to, k ? beside->scale : m->scale, (size_t)n0 * in * sizeof *to);
+    return to;
 }
 
 static float *put_matrix(const lg_mat *m, float *to) {
@@ -113,12 +125,12 @@ static float *put_layer(const step_rig *r, lg_pjrt_weight w, uint32_t layer, uin
         return to;
     case LG_PJRT_W_EXPERT_GATE_UP_SCALE:
         for (uint32_t e = 0; e < each; e++)
-            to = put_scales(&l->expert[device * each + e].up,
-                            put_scales(&l->expert[device * each + e].gate, to));
+            to = put_scales(&l->expert[device * each + e].gate,
+                            &l->expert[device * each + e].up, to);
         return to;
     case LG_PJRT_W_EXPERT_DOWN_SCALE:
         for (uint32_t e = 0; e < each; e++)
-            to = put_scales(&l->expert[device * each + e].down, to);
+            to = put_scales(&l->expert[device * each + e].down, NULL, to);
         return to;
     default: fail_msg("weight %d of layer %u", w, layer); return NULL;
     }

@@ -440,6 +440,14 @@ static void all_gmm(void) {
     gmm_run(g);
     g.swiglu = false, g.cols = 256;
     gmm_run(g);
+    /* A scale a channel: several products to one scale; and of a width that 512 does not divide. */
+    g = base;
+    g.n_in = g.k_block = 1024, g.n_out = 128, g.swiglu = true, g.weight = LG_M_E4M3;
+    gmm_run(g);
+    g.n_in = g.k_block = 640, g.swiglu = false;
+    gmm_run(g);
+    g.n_in = 2048, g.k_block = 1024;
+    gmm_run(g);
 }
 
 /* ---- Attention ---- */

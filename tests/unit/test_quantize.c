@@ -116,6 +116,24 @@ static void test_binary16_is_nearest_even(void **state) {
     assert_true(isnan(lg_num_f16(lg_num_to_f16(NAN))));
 }
 
+/* The same of every E4M3 number. */
+static void test_e4m3_is_nearest_even(void **state) {
+    (void)state;
+    for (uint32_t q = 0; q < 0x7e; q++) {
+        float a = lg_num_e4m3((uint8_t)q), b = lg_num_e4m3((uint8_t)(q + 1));
+        assert_int_equal(lg_num_to_e4m3(a), q);
+        assert_int_equal(lg_num_to_e4m3(-a), q | 0x80);
+        float middle = 0.5f * (a + b);
+        assert_int_equal(lg_num_to_e4m3(middle), q + (q & 1));
+        assert_int_equal(lg_num_to_e4m3(nextafterf(middle, 0)), q);
+        assert_int_equal(lg_num_to_e4m3(nextafterf(middle, INFINITY)), q + 1);
+    }
+    assert_int_equal(lg_num_to_e4m3(448), 0x7e);
+    assert_int_equal(lg_num_to_e4m3(INFINITY), 0x7e);
+    assert_int_equal(lg_num_to_e4m3(-FLT_MAX), 0xfe);
+    assert_true(isnan(lg_num_e4m3(lg_num_to_e4m3(NAN))));
+}
+
 static void test_types_without_blocks(void **state) {
     (void)state;
     const float x[] = {1, -2.5f, 1e6f, -1e6f};
@@ -175,6 +193,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_errors_are_at_most_the_reference_s),
         cmocka_unit_test(test_binary16_is_nearest_even),
+        cmocka_unit_test(test_e4m3_is_nearest_even),
         cmocka_unit_test(test_types_without_blocks),
         cmocka_unit_test(test_odd_rows),
         cmocka_unit_test(test_q8_0_again_is_the_same),

@@ -204,6 +204,25 @@ static void test_published_sizes(void **state) {
         check_bucket(&m, &decode);
         assert_int_equal(check.n_laid_out, 3 * (5 + 3) + (4 + 3));
         m.tiled = false;
+        /* Scales of 512 inputs, and of whole channels. */
+        for (uint32_t in = 512; in; in = in == 512 ? UINT32_MAX : 0) {
+            m.scale_in = in;
+            check_bucket(&m, &decode);
+            int64_t ff = cfg.n_ff_expert, embd = cfg.n_embd, e = cfg.n_expert / 8;
+            for (uint32_t k = 0; k < sig.n_arg; k++) {
+                const lg_pjrt_arg *arg = &sig.arg[k];
+                bool up = arg->weight == LG_PJRT_W_EXPERT_GATE_UP_SCALE;
+                if (arg->role != LG_PJRT_WEIGHT ||
+                    (!up && arg->weight != LG_PJRT_W_EXPERT_DOWN_SCALE))
+                    continue;
+                int64_t n_in = up ? embd : ff;
+                const int64_t *dim = arg->dims.dim;
+                assert_true(arg->dims.rank == 4 && dim[1] == e &&
+                            dim[3] == (up ? 2 * ff : embd));
+                assert_int_equal(dim[2], in == 512 ? n_in / 512 : 1);
+            }
+        }
+        m.scale_in = 0;
         m.unrolled = true;
         size_t whole = check_bucket(&m, &prefill);
         printf("  %-5s a group in a loop: decode %zu kB, prefill %zu kB, %u loops, written and "

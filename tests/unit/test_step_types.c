@@ -1,5 +1,6 @@
 /* test_step_types.c - the step's programs on XLA's CPU plugin with narrow types, on several devices, and with twins of
  * our kernels; against the CPU backend where there is no reference file. */
+#include "scales_folder.h"
 #include "step_case.h"
 
 #include <math.h>
@@ -53,11 +54,15 @@ static likeness against_cpu(const char *path, lg_pjrt_model how, uint32_t first)
     likeness l;
     memset(&one, 0, sizeof one);
     one.name = path;
-    snprintf(full, sizeof full, "%s/%s", getenv("LG_SOURCE_DIR"), path);
+    if (path[0] == '/')
+        snprintf(full, sizeof full, "%s", path);
+    else
+        snprintf(full, sizeof full, "%s/%s", getenv("LG_SOURCE_DIR"), path);
     if (lg_weights_open(full, case_pool, NULL, NULL, &one.w, &err) != LG_OK)
         fail_msg("%s", err.msg);
     uint32_t n_vocab = one.w->cfg.n_vocab, ids[N_TEXT];
     how.n_sample_vocab = n_vocab;
+    if (case_use_twins) case_twins(&how, &one.w->cfg);
     step_rig_open(&one.rig, case_client, one.w, &how);
     float *want = lg_mem_calloc((size_t)N_TEXT * n_vocab, sizeof *want);
     assert_non_null(want);
@@ -123,6 +128,26 @@ static void test_fp8(void **state) {
                all ? "all" : "by tiles", one.gold.row[0].worst, one.rig.compile_s);
         case_close(&one);
     }
+}
+
+/* Scales of a channel, and of groups of its inputs: every way to compute experts. */
+static void test_scales(void **state) {
+    (void)state;
+    NEEDS_PLUGIN;
+    static const uint32_t group[2] = {0, 128};
+    for (int i = 0; i < 6; i++) {
+        lg_fixture f;
+        lg_pjrt_model how = case_plain();
+        how.expert = LG_PJRT_F8E4M3FN;
+        how.scale_in = group[i % 2] ? group[i % 2] : UINT32_MAX;
+        how.moe = i / 2 == 0 ? LG_PJRT_MOE_ALL : LG_PJRT_MOE_TILES;
+        case_use_twins = i / 2 == 2;
+        scales_folder(&f, group[i % 2], LG_BF16);
+        likeness l = against_cpu(f.path, how, 17);
+        assert_true(l.worst < 1e-3 && l.same == N_TEXT);
+        lg_fixture_fini(&f);
+    }
+    case_use_twins = false;
 }
 
 /* ---- several devices ---- */
@@ -209,8 +234,8 @@ static void test_twins(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bundled), cmocka_unit_test(test_tiled_heads),
-        cmocka_unit_test(test_fp8), cmocka_unit_test(test_devices),
-        cmocka_unit_test(test_twins)};
+        cmocka_unit_test(test_fp8),     cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_devices), cmocka_unit_test(test_twins)};
     cmocka_set_test_filter(getenv("LG_STEP_TEST"));
     return cmocka_run_group_tests(tests, case_start, case_finish);
 }

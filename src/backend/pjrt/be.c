@@ -153,16 +153,26 @@ static void be_close(lg_backend **handle) {
     *handle = NULL;
 }
 
-/* FP8 experts stay what they are where the programs can have them so. */
+/* FP8 experts stay what they are where the programs can have them so, or experts are made FP8. */
 static void choose_experts(lg_pjrt_be *be, const lg_weights *w) {
-    if (be->dev->widen) return;
-    if (lg_pjrt_load_has_fp8(w))
+    const lg_pjrt_device *d = be->dev;
+    uint32_t scale_in = 0;
+    if (d->experts == LG_PJRT_EXPERTS_WIDE || !w->cfg.n_expert) return;
+    bool fp8 = lg_pjrt_load_has_fp8(w, &scale_in);
+    if (d->experts == LG_PJRT_EXPERTS_REGROUPED) {
+        be->round_experts = !fp8 || scale_in != d->scale_in;
         be->model.expert = LG_PJRT_F8E4M3FN;
-    else if (w->cfg.quant == LG_QUANT_FP8 && w->cfg.n_expert)
-        lg_diag_log(LG_LOG_WARN,
-                    "device: experts become %s: FP8 is kept with scales of whole blocks of "
-                    "128 x 128 in every layer only",
-                    lg_pjrt_type_name(be->dev->weight));
+        be->model.scale_in = d->scale_in;
+    } else if (fp8) {
+        be->model.expert = LG_PJRT_F8E4M3FN;
+        be->model.scale_in = scale_in;
+    } else if (w->layer[0].expert[0].gate.type == LG_E4M3) {
+        lg_diag_log(
+            LG_LOG_WARN,
+            "device: experts become %s: FP8 is kept when all have scales of whole blocks "
+            "of 128 x 128, or of the same number of inputs",
+            lg_pjrt_type_name(d->weight));
+    }
 }
 
 /* Parts of ours in the steps, where the device was opened for them. */

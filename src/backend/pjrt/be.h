@@ -28,17 +28,26 @@
 /* Which programs a step's parts get: StableHLO, our kernels, or their twins (kernels.h). */
 typedef enum { LG_PJRT_PLAIN, LG_PJRT_KERNELS, LG_PJRT_TWINS } lg_pjrt_parts;
 
+/* How routed experts are kept: FP8 as the file has them, or else as other matrices; always so; or all in FP8 with scales of
+ * our own. */
+typedef enum {
+    LG_PJRT_EXPERTS_FILE,
+    LG_PJRT_EXPERTS_WIDE,
+    LG_PJRT_EXPERTS_REGROUPED
+} lg_pjrt_experts;
+
 /* Devices that were opened for a backend, and how it is to use them. */
 typedef struct lg_pjrt_device {
     lg_pjrt_plugin *plugin;
     lg_pjrt_client *client;
     uint32_t n; /* devices to use: owners */
     lg_pjrt_type weight, state;
-    bool widen;   /* FP8 experts become as other matrices */
-    bool act_fp8; /* rows into routed experts are rounded to FP8 */
-    bool kv_fp8;  /* keys and values are FP8, whatever lg_backend_opt.kv says */
-    bool tiled;   /* stacked matrices are laid out as a TPU's products read them */
-    bool mixed;   /* rows of answers and of prompts in one program */
+    lg_pjrt_experts experts;
+    uint32_t scale_in; /* of LG_PJRT_EXPERTS_REGROUPED: inputs that share a scale */
+    bool act_fp8;      /* rows into routed experts are rounded to FP8 */
+    bool kv_fp8;       /* keys and values are FP8, whatever lg_backend_opt.kv says */
+    bool tiled;        /* stacked matrices are laid out as a TPU's products read them */
+    bool mixed;        /* rows of answers and of prompts in one program */
     lg_pjrt_parts parts;
     uint32_t grow;   /* programs' sizes grow by this factor */
     uint32_t warm_s; /* seconds for compiling programs at open */
@@ -55,7 +64,8 @@ typedef struct lg_pjrt_device {
 
 /* Open what `spec` names: "pjrt:PATH[,name=value]...".  Own names are taken out, the rest are the plugin's client options:
  *     weights=bf16|f32   how matrices are kept (bf16)       state=f32|bf16    how the recurrent state is kept (f32)
- *     experts=fp8|wide   FP8 experts of a model as they are, or as other matrices (fp8)
+ *     experts=fp8|wide|fp8sN   FP8 experts of a model as they are, or as other matrices; all experts rounded to FP8 with one scale
+ *                        for N inputs (128, 256, 512 ...) of an output (fp8)
  *     act=bf16|fp8       rows into routed experts (as the matrices)   kv=fp8   keys and values (as --kv says)
  *     devices=N          use the first N (1)                programs=DIR      keep compiled programs there
  *     programs_mib=N     of which at most so many MiB are kept, the last used (16384)
@@ -72,9 +82,9 @@ void lg_pjrt_device_close(lg_pjrt_device **d);
 /* Whether a --device text is one of ours. */
 bool lg_pjrt_device_is(const char *spec);
 
-/* Whether a model's experts can be kept in FP8: E4M3 with one scale a block of 128 x 128 in every layer, widths that are whole
- * blocks. */
-bool lg_pjrt_load_has_fp8(const lg_weights *w);
+/* Whether a model's experts can be kept in FP8 as they are: E4M3 in every layer, all with one scale a block of 128 x 128 and
+ * widths that are whole blocks (*scale_in = 0), or all with scales of the same number of inputs (lg_pjrt_model.scale_in). */
+bool lg_pjrt_load_has_fp8(const lg_weights *w, uint32_t *scale_in);
 
 /* Bytes that a model's weights take on one device, at most; of shapes alone by what the config says. */
 uint64_t lg_pjrt_device_weight_bytes(const lg_pjrt_device *d, const lg_weights *w);
@@ -112,6 +122,7 @@ typedef struct lg_pjrt_be {
     lg_pool *pool;
     lg_pjrt_model model;
     lg_kernels kernels; /* model.parts, unless plain */
+    bool round_experts; /* to FP8, when they are loaded; else FP8 ones are the file's */
     lg_pjrt_sig *sig;   /* weights and pools are the same in every program */
     uint32_t n_arg, n_pool, step_arg;
     uint32_t pool_arg[LG_PJRT_N_POOL]; /* argument of each pool, in the order of results */

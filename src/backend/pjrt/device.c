@@ -47,14 +47,30 @@ static lg_status take_number(const lg_pjrt_option *o, int64_t least, int64_t mos
     return LG_OK;
 }
 
+/* fp8, wide, or fp8s512. */
+static lg_status take_experts(const lg_pjrt_option *o, lg_pjrt_device *d, lg_err *err) {
+    static const uint32_t inputs[] = {128, 256, 512, 1024, 2048};
+    char name[16];
+    for (size_t i = 0; i < LG_COUNT(inputs); i++) {
+        snprintf(name, sizeof name, "fp8s%u", inputs[i]);
+        if (strcmp(o->text, name) != 0) continue;
+        d->experts = LG_PJRT_EXPERTS_REGROUPED;
+        d->scale_in = inputs[i];
+        return LG_OK;
+    }
+    d->experts = strcmp(o->text, "wide") == 0 ? LG_PJRT_EXPERTS_WIDE : LG_PJRT_EXPERTS_FILE;
+    if (d->experts == LG_PJRT_EXPERTS_FILE && strcmp(o->text, "fp8") != 0)
+        return want(o, "fp8, wide, or fp8s and 128, 256, 512, 1024 or 2048", err);
+    return LG_OK;
+}
+
 /* One of our own options; *own tells. */
 static lg_status take(lg_pjrt_device *d, const lg_pjrt_option *o, int *mixed, int *tiled,
                       int *parts, bool *own, lg_err *err) {
     *own = true;
     if (strcmp(o->name, "weights") == 0) return take_type(o, &d->weight, err);
     if (strcmp(o->name, "state") == 0) return take_type(o, &d->state, err);
-    if (strcmp(o->name, "experts") == 0)
-        return take_word(o, "wide", "fp8", "fp8 or wide", &d->widen, err);
+    if (strcmp(o->name, "experts") == 0) return take_experts(o, d, err);
     if (strcmp(o->name, "act") == 0)
         return take_word(o, "fp8", "bf16", "bf16 or fp8", &d->act_fp8, err);
     if (strcmp(o->name, "kv") == 0) return take_word(o, "fp8", "fp8", "fp8", &d->kv_fp8, err);
@@ -150,13 +166,23 @@ void lg_pjrt_device_close(lg_pjrt_device **d) {
 
 uint64_t lg_pjrt_device_weight_bytes(const lg_pjrt_device *d, const lg_weights *w) {
     const lg_config *c = &w->cfg;
-    uint64_t wide = lg_pjrt_type_bytes(d->weight), all = 0;
-    if (c->n_expert) all = 3ull * c->n_layer * c->n_expert * c->n_embd * c->n_ff_expert;
-    bool fp8 = !d->widen && c->quant == LG_QUANT_FP8 && c->n_embd % 128 == 0 &&
-               c->n_ff_expert % 128 == 0;
-    uint64_t own = all / d->n; /* experts are divided; in FP8 with a float for each 128 x 128 */
-    return (w->n_param - all) * wide +
-           (fp8 ? own + own / (128 * 128) * sizeof(float) : own * wide);
+    uint64_t wide = lg_pjrt_type_bytes(d->weight), n = 0, all = 0;
+    uint32_t scale_in = d->scale_in, embd = c->n_embd, ff = c->n_ff_expert;
+    if (c->n_expert) {
+        n = (uint64_t)c->n_layer * c->n_expert;
+        all = 3 * n * embd * ff;
+    }
+    bool whole = embd % 128 == 0 && ff % 128 == 0,
+         fp8 = d->experts == LG_PJRT_EXPERTS_REGROUPED;
+    if (d->experts == LG_PJRT_EXPERTS_FILE)
+        fp8 = lg_pjrt_load_has_fp8(w, &scale_in) || (c->quant == LG_QUANT_FP8 && whole);
+    if (!fp8 || !n) return (w->n_param - all) * wide + all / d->n * wide;
+    /* Experts are divided. */
+    uint64_t scales = all / (128 * 128);
+    if (scale_in)
+        scales = n * (2ull * ff * (embd / lg_pjrt_scale_in(scale_in, embd)) +
+                      (uint64_t)embd * (ff / lg_pjrt_scale_in(scale_in, ff)));
+    return (w->n_param - all) * wide + (all + scales * sizeof(float)) / d->n;
 }
 
 uint64_t lg_pjrt_device_memory(const lg_pjrt_device *d) {
@@ -169,7 +195,8 @@ uint64_t lg_pjrt_device_build(const lg_pjrt_device *d) {
     const uint64_t v[] = {lg_pjrt_plugin_build(d->plugin),
                           d->weight,
                           d->state,
-                          d->widen,
+                          d->experts,
+                          d->scale_in,
                           d->act_fp8,
                           d->kv_fp8,
                           d->parts};

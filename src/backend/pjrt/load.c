@@ -1,13 +1,14 @@
 /* load.c - the model's weights as a program's arguments: from packed panels to row-major buffers on the devices.
  *
  * In: lg_weights, the signature's WEIGHT arguments.  Out: be->arg.  A matrix is widened exactly to floats, then rounded once to
- * the type that the program wants; FP8 experts go as they are, with their scales.  Pieces of at most PIECE bytes go to every device that takes them, so the host never holds more.
+ * the type that the program wants; FP8 experts go as they are, with their scales, or experts are rounded to FP8 with scales made here.  Pieces of at most PIECE bytes go to every device that takes them, so the host never holds more.
  * Thread: the opening one and the pool.  Memory: one piece, and a row of the embedding for each thread.
  * Test: tests/unit/test_pjrt_step.c */
 #include "backend/pjrt/be.h"
 #include "base/num.h"
 #include "kern/dequant.h"
 
+#include <math.h>
 #include <string.h>
 
 #define PIECE ((size_t)32 << 20)
@@ -40,7 +41,7 @@ static float element(const lg_mat *w, uint32_t panel, uint32_t k, uint32_t c) {
     default: break;
     }
     float x = lg_num_e4m3(((const uint8_t *)w->panel)[i]);
-    if (w->scale_row) return x * w->scale[panel * LG_NR + c];
+    if (w->scale_row) return x * lg_mat_row_scales(w, panel, k)[c];
     return x * w->scale[(size_t)panel * LG_NR / 128 * ((w->n_in + 127u) / 128) + k / 128];
 }
 
@@ -58,9 +59,57 @@ static void store_e4m3(const lg_mat *w, uint32_t panel, uint32_t n_row, uint8_t 
             to[(size_t)c * w->n_in + k] = from[(size_t)k * LG_NR + c];
 }
 
+/* Weights [k0, k0 + n_k) of a panel as floats [n_k][16]; they lie within LG_MAX_BLOCK from a multiple of it on. */
+static void widen(const lg_mat *w, uint32_t panel, uint32_t k0, uint32_t n_k, float *wide) {
+    if (lg_dtype_is_block(w->type)) {
+        float all[LG_MAX_BLOCK * LG_NR];
+        uint32_t skip = k0 % LG_MAX_BLOCK, n = w->n_in - (k0 - skip);
+        if (n > LG_MAX_BLOCK) n = LG_MAX_BLOCK;
+        lg_dequant_mat(w, panel, k0 - skip, n, n == n_k ? wide : all);
+        if (n != n_k) memcpy(wide, all + (size_t)skip * LG_NR, n_k * LG_NR * sizeof *wide);
+        return;
+    }
+    for (uint32_t k = 0; k < n_k; k++)
+        for (uint32_t c = 0; c < LG_NR; c++) wide[k * LG_NR + c] = element(w, panel, k0 + k, c);
+}
+
+/* Scales of the 16 channels of a panel for inputs [k0, k0 + n_k): the largest becomes 448. */
+static void round_scales(const lg_mat *w, uint32_t panel, uint32_t k0, uint32_t n_k,
+                         float *scale) {
+    float wide[LG_MAX_BLOCK * LG_NR];
+    memset(scale, 0, LG_NR * sizeof *scale);
+    for (uint32_t k = 0, n; k < n_k; k += n) {
+        n = n_k - k < LG_MAX_BLOCK ? n_k - k : LG_MAX_BLOCK;
+        widen(w, panel, k0 + k, n, wide);
+        for (uint32_t i = 0; i < n * LG_NR; i++)
+            scale[i % LG_NR] = fmaxf(scale[i % LG_NR], fabsf(wide[i]));
+    }
+    for (uint32_t c = 0; c < LG_NR; c++) scale[c] /= 448.0f;
+}
+
+/* The panel in E4M3 with such scales. */
+static void round_e4m3(const lg_mat *w, uint32_t scale_in, uint32_t panel, uint32_t n_row,
+                       uint8_t *to) {
+    float wide[LG_MAX_BLOCK * LG_NR], scale[LG_NR];
+    uint32_t group = lg_pjrt_scale_in(scale_in, w->n_in);
+    for (uint32_t k0 = 0, n; k0 < w->n_in; k0 += n) {
+        uint32_t left = group - k0 % group;
+        n = left < LG_MAX_BLOCK ? left : LG_MAX_BLOCK;
+        if (left == group) round_scales(w, panel, k0, group, scale);
+        widen(w, panel, k0, n, wide);
+        for (uint32_t k = 0; k < n; k++)
+            for (uint32_t c = 0; c < n_row; c++) {
+                float x = wide[k * LG_NR + c];
+                to[(size_t)c * w->n_in + k0 + k] =
+                    scale[c] > 0.0f ? lg_num_to_e4m3(x / scale[c]) : 0;
+            }
+    }
+}
+
 typedef struct matrix {
     const lg_mat *w;
     lg_pjrt_type type;
+    uint32_t scale_in; /* E4M3: 0, or how it is to be rounded */
     uint32_t panel0;
     uint8_t *to; /* rows from panel0's first on */
 } matrix;
@@ -73,18 +122,20 @@ static void panel_task(void *ctx, size_t task, int thread) {
     uint32_t n_row = w->n_out - row0 < LG_NR ? w->n_out - row0 : LG_NR;
     float wide[LG_MAX_BLOCK * LG_NR];
     if (m->type == LG_PJRT_F8E4M3FN) {
-        store_e4m3(w, panel, n_row, m->to + task * LG_NR * w->n_in);
+        uint8_t *to = m->to + task * LG_NR * w->n_in;
+        if (m->scale_in)
+            round_e4m3(w, m->scale_in, panel, n_row, to);
+        else
+            store_e4m3(w, panel, n_row, to);
         return;
     }
     for (uint32_t k0 = 0; k0 < w->n_in; k0 += LG_MAX_BLOCK) {
         uint32_t n_k = w->n_in - k0 < LG_MAX_BLOCK ? w->n_in - k0 : LG_MAX_BLOCK;
-        if (lg_dtype_is_block(w->type)) lg_dequant_mat(w, panel, k0, n_k, wide);
+        widen(w, panel, k0, n_k, wide);
         for (uint32_t k = 0; k < n_k; k++)
-            for (uint32_t c = 0; c < n_row; c++) {
-                float x = lg_dtype_is_block(w->type) ? wide[k * LG_NR + c]
-                                                     : element(w, panel, k0 + k, c);
-                store(m->type, m->to, ((size_t)task * LG_NR + c) * w->n_in + k0 + k, x);
-            }
+            for (uint32_t c = 0; c < n_row; c++)
+                store(m->type, m->to, ((size_t)task * LG_NR + c) * w->n_in + k0 + k,
+                      wide[k * LG_NR + c]);
     }
 }
 
@@ -95,10 +146,55 @@ static lg_status put_matrix(sink *s, const lg_mat *w, lg_err *err) {
     for (uint32_t p = 0, n; p < n_panel; p += n) {
         n = n_panel - p < at_once ? n_panel - p : at_once;
         uint32_t n_row = p + n == n_panel ? w->n_out - p * LG_NR : n * LG_NR;
-        matrix m = {w, s->arg->dims.type, p, s->room};
+        matrix m = {w, s->arg->dims.type, s->be->round_experts ? s->be->model.scale_in : 0, p,
+                    s->room};
         lg_pool_run(s->be->pool, n, panel_task, &m);
         LG_TRY(put(s, s->room, n_row * row, err));
     }
+    return LG_OK;
+}
+
+/* ---- scales of inputs ---- */
+
+typedef struct scales {
+    const lg_mat *w;
+    uint32_t group; /* inputs */
+    bool round;
+    float *to; /* [groups][n_out] */
+} scales;
+
+static void scales_task(void *ctx, size_t task, int thread) {
+    (void)thread;
+    const scales *s = ctx;
+    const lg_mat *w = s->w;
+    uint32_t panel = (uint32_t)task, row0 = panel * LG_NR;
+    uint32_t n_row = w->n_out - row0 < LG_NR ? w->n_out - row0 : LG_NR;
+    float scale[LG_NR];
+    for (uint32_t b = 0; b < w->n_in / s->group; b++) {
+        const float *from = scale;
+        if (s->round)
+            round_scales(w, panel, b * s->group, s->group, scale);
+        else
+            from = lg_mat_row_scales(w, panel, b * s->group);
+        memcpy(s->to + (size_t)b * w->n_out + row0, from, n_row * sizeof *from);
+    }
+}
+
+/* [groups][outputs of one or two matrices of one shape], the second's behind the first's. */
+static lg_status put_row_scales(sink *s, const lg_mat *const *mat, lg_err *err) {
+    uint32_t n_in = mat[0]->n_in, n_out = mat[0]->n_out,
+             group = lg_pjrt_scale_in(s->be->model.scale_in, n_in);
+    size_t n = (size_t)(n_in / group) * n_out;
+    LG_ASSERT(2 * n * sizeof(float) <= PIECE);
+    float *table = (float *)(void *)s->room;
+    for (int i = 0; i < 2 && mat[i]; i++) {
+        scales work = {mat[i], group, s->be->round_experts, table + (size_t)i * n};
+        lg_pool_run(s->be->pool, lg_mat_n_panel(mat[i]), scales_task, &work);
+    }
+    for (uint32_t b = 0; b < n_in / group; b++)
+        for (int i = 0; i < 2 && mat[i]; i++)
+            LG_TRY(
+                put(s, table + (size_t)i * n + (size_t)b * n_out, n_out * sizeof *table, err));
     return LG_OK;
 }
 
@@ -152,7 +248,7 @@ static lg_status put_rope(sink *s, bool sin, lg_err *err) {
 /* A weight is one or two matrices, or their scales, or a vector. */
 typedef struct source {
     const lg_mat *mat[2];
-    bool scales; /* of mat: [n_out / 128][n_in / 128] each */
+    bool scales; /* of mat */
     const float *vec;
     size_t n_vec;
 } source;
@@ -218,28 +314,44 @@ static bool is_blocks(const lg_mat *m) {
            m->n_in % 128 == 0;
 }
 
-bool lg_pjrt_load_has_fp8(const lg_weights *w) {
-    if (w->cfg.n_expert == 0) return false;
+/* E4M3 whose scales are those of scale_in. */
+static bool has_scales(const lg_mat *m, uint32_t scale_in) {
+    if (!scale_in) return is_blocks(m);
+    return m->type == LG_E4M3 && m->scale_row && m->scale &&
+           m->n_in / m->n_group == lg_pjrt_scale_in(scale_in, m->n_in);
+}
+
+bool lg_pjrt_load_has_fp8(const lg_weights *w, uint32_t *scale_in) {
+    uint32_t in = 0;
+    if (w->cfg.n_expert == 0 || !w->layer || !w->layer[0].expert) return false;
+    const lg_mlp_w *first = &w->layer[0].expert[0];
+    const lg_mat *mat[2] = {&first->gate, &first->down};
+    for (int i = 0; i < 2; i++)
+        if (mat[i]->type == LG_E4M3 && mat[i]->scale_row && mat[i]->n_in / mat[i]->n_group > in)
+            in = mat[i]->n_in / mat[i]->n_group;
     for (uint32_t l = 0; l < w->cfg.n_layer; l++)
         for (uint32_t e = 0; e < w->cfg.n_expert; e++) {
             const lg_mlp_w *m = &w->layer[l].expert[e];
-            if (!is_blocks(&m->gate) || !is_blocks(&m->up) || !is_blocks(&m->down))
+            if (!has_scales(&m->gate, in) || !has_scales(&m->up, in) ||
+                !has_scales(&m->down, in))
                 return false;
         }
+    *scale_in = in;
     return true;
 }
 
 static lg_status put_source(sink *s, const source *from, lg_err *err) {
     lg_pjrt_type type = s->arg->dims.type;
     bool fits = from->vec ? type == LG_PJRT_F32 : from->mat[0] && from->mat[0]->panel;
-    for (int i = 0; fits && i < 2; i++)
+    for (int i = 0; fits && i < 2 && !s->be->round_experts; i++)
         if (from->mat[i] && (from->scales || type == LG_PJRT_F8E4M3FN))
-            fits = is_blocks(from->mat[i]);
+            fits = has_scales(from->mat[i], s->be->model.scale_in);
     if (type != LG_PJRT_F32 && type != LG_PJRT_BF16 && type != LG_PJRT_F8E4M3FN) fits = false;
     if (!fits || s->arg->in_out)
         return LG_FAIL(err, LG_E_UNSUPPORTED, "%s: the model has no such weight as %s",
                        s->arg->name, lg_pjrt_type_name(type));
     if (from->vec) return put(s, from->vec, from->n_vec * sizeof(float), err);
+    if (from->scales && s->be->model.scale_in) return put_row_scales(s, from->mat, err);
     for (int i = 0; i < 2; i++) {
         const lg_mat *m = from->mat[i];
         if (m && from->scales)

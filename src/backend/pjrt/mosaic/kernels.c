@@ -371,10 +371,10 @@ static lg_hlo_val gmm(const lg_kernels *k, lg_step_emit *s, const tiled *t, lg_h
                        .n_expert = (uint32_t)t->n_expert,
                        .n_in = in,
                        .n_out = (uint32_t)wt.dim[2] / (swiglu ? 2 : 1),
-                       .k_block = n_weight == 2 ? 128
-                                  : in % 512    ? in
-                                                : 512,
-                       .tiled = n_weight == 2,
+                       .k_block = n_weight == 1    ? lg_pjrt_scale_in(512, in)
+                                  : s->m->scale_in ? lg_pjrt_scale_in(s->m->scale_in, in)
+                                                   : 128,
+                       .tiled = n_weight == 2 && !s->m->scale_in,
                        .swiglu = swiglu,
                        .act = k->twin ? elem_of(s->weight) : LG_M_BF16,
                        .weight = elem_of(s->expert)};

@@ -3,12 +3,13 @@
  * Rows are sorted by expert and cut into tiles that hold rows of one expert only.  The grid runs over tiles inside panels of
  * output columns: tiles of one expert follow each other, so its panel is read once, and experts without rows are never read.
  * Weights stay as they are stored; FP8 becomes BF16 in VMEM (exact) on its way to the matrix unit.  The sum over inputs is cut
- * into blocks, by default 512 wide, as wide as a scale reaches: a block's product, summed in F32, times its scales, is added.
+ * into blocks as wide as a scale reaches: a block's product, made 512 inputs at a time and summed in F32, times its scales, is added.
  * With gate and up in one weight both panels of the same columns are read, and silu(gate) * up is all that is written.
  * Test: tests/unit/test_mosaic.c */
 #include "backend/pjrt/mosaic/mosaic_kern.h"
 
 #define PANEL_BYTES (2u << 20) /* of weights in one window at most */
+#define K_STEP      512 /* inputs of one product, where they divide what a scale reaches */
 
 enum { EXPERT, BLOCK, LIVE, LAYER };
 
@@ -95,30 +96,30 @@ static lg_mv panel_scales(lg_mosaic *m, const lg_mosaic_gmm *g, uint32_t window,
 static lg_mv panel(lg_mosaic *m, const lg_mosaic_gmm *g, uint32_t weight, uint32_t first,
                    lg_mv z) {
     uint32_t cols = m->win[weight].type.dim[2], kb = g->k_block;
-    lg_mv zero = lg_mosaic_fill_f32(m, g->tile_rows, cols, 0.0f), sum = zero, scale = {0};
+    uint32_t step = kb % K_STEP ? kb : K_STEP;
+    lg_mv zero = lg_mosaic_fill_f32(m, g->tile_rows, cols, 0.0f), sum = zero, part = zero,
+          scale = {0};
     if (g->weight == LG_M_E4M3) {
         lg_mv from =
             lg_mosaic_bin(m, "arith.muli", m->grid[0], lg_mosaic_i32(m, (int32_t)cols));
         from = lg_mosaic_bin(m, "arith.addi", from, lg_mosaic_i32(m, (int32_t)first));
         scale = panel_scales(m, g, weight + 1, cols, from, z);
     }
-    for (uint32_t b = 0; b < g->n_in / kb; b++) {
-        lg_mv at = lg_mosaic_index(m, b * kb);
+    for (uint32_t k = 0; k < g->n_in; k += step) {
+        lg_mv at = lg_mosaic_index(m, k);
         lg_mv x =
-            lg_mosaic_load(m, m->win[0], (lg_mv[]){z, at}, (uint32_t[]){g->tile_rows, kb});
+            lg_mosaic_load(m, m->win[0], (lg_mv[]){z, at}, (uint32_t[]){g->tile_rows, step});
         lg_mv w = lg_mosaic_load(m, m->win[weight], (lg_mv[]){z, z, z, at},
-                                 (uint32_t[]){1, 1, cols, kb});
-        w = lg_mosaic_to(m, lg_mosaic_matrix_of(m, w, cols, kb), LG_M_BF16);
-        if (g->weight != LG_M_E4M3) {
-            sum = lg_mosaic_matmul(m, x, w, sum, false, true);
-            continue;
-        }
-        lg_mv p = lg_mosaic_matmul(m, x, w, zero, false, true);
-        lg_mv s = lg_mosaic_slice(m, scale, b, 0, 1, cols);
+                                 (uint32_t[]){1, 1, cols, step});
+        w = lg_mosaic_to(m, lg_mosaic_matrix_of(m, w, cols, step), LG_M_BF16);
+        part = lg_mosaic_matmul(m, x, w, part, false, true);
+        if (g->weight != LG_M_E4M3 || (k + step) % kb) continue;
+        lg_mv s = lg_mosaic_slice(m, scale, k / kb, 0, 1, cols);
         sum = lg_mosaic_add(m, sum,
-                            lg_mosaic_mul(m, p, lg_mosaic_spread(m, s, g->tile_rows, cols)));
+                            lg_mosaic_mul(m, part, lg_mosaic_spread(m, s, g->tile_rows, cols)));
+        part = zero;
     }
-    return sum;
+    return g->weight == LG_M_E4M3 ? sum : part;
 }
 
 void lg_mosaic_gmm_kernel(const lg_mosaic_gmm *g, lg_mosaic_kernel *k, lg_buf *body) {

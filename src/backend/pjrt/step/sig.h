@@ -29,7 +29,9 @@ typedef struct lg_pjrt_model {
     const lg_config *cfg;
     uint32_t n_device;
     lg_pjrt_type weight; /* of matrices: BF16 or F32; vectors are F32 */
-    lg_pjrt_type expert; /* 0: as weight; F8E4M3FN: with scales of 128 x 128 blocks */
+    lg_pjrt_type expert; /* 0: as weight; F8E4M3FN: with scales */
+    uint32_t
+        scale_in; /* 0: scales are of 128 x 128 blocks; else of so many inputs of one output (lg_pjrt_scale_in) */
     bool
         act_fp8; /* rows into the routed experts' products are rounded to E4M3 (lg_step_round_rows) */
     lg_pjrt_moe moe;
@@ -45,6 +47,14 @@ typedef struct lg_pjrt_model {
         tiled; /* TPU, looped: stacked BF16 matrices are laid out on the device as LG_PJRT_TILES_3 and _4 say (lg_pjrt_arg.tiled) */
     const struct lg_step_parts *parts; /* NULL: everything in StableHLO */
 } lg_pjrt_model;
+
+/* Inputs that share a scale of one output, in a matrix of n_in: scale_in or a half of it and so on that divides n_in and is 128 at
+ * least; else all. */
+static inline uint32_t lg_pjrt_scale_in(uint32_t scale_in, uint32_t n_in) {
+    for (uint32_t g = scale_in; g >= 128 && g < n_in; g /= 2)
+        if (n_in % g == 0) return g;
+    return n_in;
+}
 
 typedef struct lg_pjrt_bucket {
     uint32_t n_one, n_many, n_row;
@@ -109,7 +119,8 @@ typedef enum lg_pjrt_weight {
     LG_PJRT_W_ROUTER,
     LG_PJRT_W_EXPERT_GATE_UP, /* [n_expert][2 * n_ff_expert][n_embd]: a third dimension in front */
     LG_PJRT_W_EXPERT_DOWN,
-    LG_PJRT_W_EXPERT_GATE_UP_SCALE, /* F32 [n_expert][out / 128][in / 128], of F8E4M3FN experts */
+    LG_PJRT_W_EXPERT_GATE_UP_SCALE, /* of F8E4M3FN experts: F32 [n_expert][out / 128][in / 128], or with scale_in
+                                       [n_expert][groups of inputs][out] */
     LG_PJRT_W_EXPERT_DOWN_SCALE,
     LG_PJRT_W_SHARED_GATE_UP,
     LG_PJRT_W_SHARED_DOWN,

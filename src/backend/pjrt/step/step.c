@@ -186,6 +186,12 @@ static void mixer_args(lg_step_emit *s) {
     layer_arg(s, LG_PJRT_W_GDN_NORM, LG_HLO_T(F32, c->d_v));
 }
 
+/* Scales of FP8 experts. */
+static lg_hlo_type scales_type(const lg_step_emit *s, int64_t e, int64_t n_out, int64_t n_in) {
+    if (!s->m->scale_in) return LG_HLO_T(F32, e, n_out / 128, n_in / 128);
+    return LG_HLO_T(F32, e, n_in / lg_pjrt_scale_in(s->m->scale_in, (uint32_t)n_in), n_out);
+}
+
 static void mlp_args(lg_step_emit *s) {
     const lg_config *c = s->cfg;
     int64_t n = c->n_embd, ff = c->n_ff_expert, shared = c->n_ff_shared;
@@ -199,8 +205,8 @@ static void mlp_args(lg_step_emit *s) {
     layer_arg(s, LG_PJRT_W_EXPERT_GATE_UP, lg_hlo_as(LG_HLO_T(F32, e, 2 * ff, n), s->expert));
     layer_arg(s, LG_PJRT_W_EXPERT_DOWN, lg_hlo_as(LG_HLO_T(F32, e, n, ff), s->expert));
     if (s->expert == LG_HLO_E4M3) {
-        layer_arg(s, LG_PJRT_W_EXPERT_GATE_UP_SCALE, LG_HLO_T(F32, e, 2 * ff / 128, n / 128));
-        layer_arg(s, LG_PJRT_W_EXPERT_DOWN_SCALE, LG_HLO_T(F32, e, n / 128, ff / 128));
+        layer_arg(s, LG_PJRT_W_EXPERT_GATE_UP_SCALE, scales_type(s, e, 2 * ff, n));
+        layer_arg(s, LG_PJRT_W_EXPERT_DOWN_SCALE, scales_type(s, e, n, ff));
     }
     matrix_arg(s, LG_PJRT_W_SHARED_GATE_UP, 2 * shared, n);
     matrix_arg(s, LG_PJRT_W_SHARED_DOWN, n, shared);
@@ -498,7 +504,7 @@ static lg_status check(const lg_pjrt_model *m, const lg_pjrt_bucket *b, lg_step_
     if ((int)m->expert != 0 &&
         (!dt_of(m->expert, &s->expert) || (s->expert != s->weight && s->expert != LG_HLO_E4M3)))
         return LG_FAIL(err, LG_E_ARG, "step: experts of type %d", m->expert);
-    if (s->expert == LG_HLO_E4M3 && (c->n_ff_expert % 128 || c->n_embd % 128))
+    if (s->expert == LG_HLO_E4M3 && !m->scale_in && (c->n_ff_expert % 128 || c->n_embd % 128))
         return LG_FAIL(err, LG_E_UNSUPPORTED,
                        "step: FP8 experts of %u x %u: both must be multiples of 128",
                        c->n_ff_expert, c->n_embd);

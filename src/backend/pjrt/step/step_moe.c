@@ -53,15 +53,22 @@ lg_hlo_val lg_step_round_rows(lg_step_emit *s, lg_hlo_val x) {
     return lg_hlo_convert(h, x, s->weight);
 }
 
-/* Weights q [..][n_out][n_in] of 128 x 128 blocks with scales, as the type of the products. */
+/* FP8 weights q [..][n_out][n_in] with their scales, as the type of the products. */
 static lg_hlo_val unscale(lg_step_emit *s, lg_hlo_val q, lg_hlo_val scale) {
     lg_hlo *h = &s->h;
     lg_hlo_type t = lg_hlo_type_at(h, q);
     int64_t e = t.n_dim == 3 ? t.dim[0] : 1, out = t.dim[t.n_dim - 2], in = t.dim[t.n_dim - 1];
-    lg_hlo_val x = lg_hlo_reshape(h, lg_hlo_convert(h, q, LG_HLO_F32),
-                                  LG_HLO_T(F32, e, out / 128, 128, in / 128, 128));
-    scale = lg_hlo_reshape(h, scale, LG_HLO_T(F32, e, out / 128, in / 128));
-    x = lg_hlo_mul(h, x, lg_hlo_like(h, scale, x, "013"));
+    lg_hlo_val x = lg_hlo_convert(h, q, LG_HLO_F32);
+    if (s->m->scale_in) {
+        int64_t g = lg_pjrt_scale_in(s->m->scale_in, (uint32_t)in);
+        x = lg_hlo_reshape(h, x, LG_HLO_T(F32, e, out, in / g, g));
+        scale = lg_hlo_reshape(h, scale, LG_HLO_T(F32, e, in / g, out));
+        x = lg_hlo_mul(h, x, lg_hlo_like(h, lg_hlo_transpose(h, scale, "021"), x, "012"));
+    } else {
+        x = lg_hlo_reshape(h, x, LG_HLO_T(F32, e, out / 128, 128, in / 128, 128));
+        scale = lg_hlo_reshape(h, scale, LG_HLO_T(F32, e, out / 128, in / 128));
+        x = lg_hlo_mul(h, x, lg_hlo_like(h, scale, x, "013"));
+    }
     return lg_hlo_convert(h, lg_hlo_reshape(h, x, lg_hlo_as(t, LG_HLO_F32)), s->weight);
 }
 
