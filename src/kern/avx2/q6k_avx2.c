@@ -90,8 +90,8 @@ static FORCED void add_eight(const q6k_wide *t, int k8, const qrow *x, const int
         __m256i sc = aligned32(scale + 8 * i);
         for (int r = 0; r < n_row; r++) {
             __m256i s = _mm256_maddubs_epi16(a, x4(x[r].v8 + 8 * k8));
-            mac_bytes(&s, b, x4(x[r].v8 + 8 * k8 + 4));
-            mac_words(&sum[r][i], s, sc);
+            __m256i u = _mm256_maddubs_epi16(b, x4(x[r].v8 + 8 * k8 + 4));
+            mac_words(&sum[r][i], _mm256_add_epi16(s, u), sc);
         }
     }
 }
@@ -136,8 +136,9 @@ static FORCED void add_packed(const uint8_t *group, const q6k_scales *t, int hal
         const int8_t *v = x[r].v8 + 128 * half + 8 * k8;
         for (int q = 0; q < 4; q++) {
             __m256i s = _mm256_maddubs_epi16(a.w[q], x4(v + 32 * q));
-            mac_bytes(&s, b.w[q], x4(v + 32 * q + 4));
-            mac_words(&sum[r][i], s, aligned32(t->scale[8 * half + 2 * q + k8 / 2] + 8 * i));
+            __m256i u = _mm256_maddubs_epi16(b.w[q], x4(v + 32 * q + 4));
+            mac_words(&sum[r][i], _mm256_add_epi16(s, u),
+                      aligned32(t->scale[8 * half + 2 * q + k8 / 2] + 8 * i));
         }
     }
 }
@@ -156,8 +157,7 @@ static FORCED void run_few(const qgemm *g, uint32_t panel0, uint32_t n_panel, co
             for (int half = 0; half < 2; half++)
                 for (int k8 = 0; k8 < 4; k8++)
                     for (int i = 0; i < 2; i++) {
-                        for (int n = 0; n < 4; n++)
-                            ask(group, 32 * half + 8 * k8 + 4 * i + n);
+                        for (int n = 0; n < 4; n++) ask(group, 32 * half + 8 * k8 + 4 * i + n);
                         add_packed(group, &t, half, k8, i, row, n_row, sum);
                     }
             for (int r = 0; r < n_row; r++) end_block(&t, &row[r], sum[r]);
