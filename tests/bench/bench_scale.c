@@ -2,12 +2,14 @@
  *
  * usage: bench_scale [--bandwidth GB/s] [--ops TFLOP/s] [--link GB/s] [--latency US] [--inside GB/s] [--ranks-per-node G] [--layers L]
  *                    [--exchange NAME] [--wire NAME] [--overlap on|off] [--measure THREADS] [--check PER_CENT] [--real]
- *                    [--threads N] [--head-us US] [--prompt-rows N]
+ *                    [--threads N] [--head-us US] [--prompt-rows N] [--slow F] [--model 35b|122b|397b]
  * What runs is src/dist: rows, routing and sums travel, with replicas of nothing and routing drawn evenly.  What does not run are the
  * products: a rank is told to compute for as long as their bytes and operations take at the given rates (--measure: those of this machine's
  * kernels, of one thread, times THREADS).  Clocks are numbers (comm_sim.h).  L layers are simulated and stand for all.
  * --real: under mpirun, by real messages between its ranks, which sleep for as long as they would compute (tests/e2e/netns.py); links are
  * measured as the engine does, and the cases are those with few rows.  Give rates, or take those of one thread, once for all ranks.
+ * --slow F, with it: ranks compute F times longer, and all times are divided by F; give cables a rate of 1/F and F times the delay.  What this
+ * machine's processors need for messages of all ranks weighs 1/F then.
  * --check: exit status 1 when a forecast is off by more.  Results depend on the options alone, but for --measure.
  * The recurrence of a prompt is counted apart, as it runs over rows: a value head of one row takes --head-us on one of a rank's N threads
  * (--measure: that of this machine's kernel), and a head is one thread's.

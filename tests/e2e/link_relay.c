@@ -1,11 +1,12 @@
 /* link_relay.c - cables between network namespaces in user space: rate, delay, jitter, loss, cut.
  *
- * usage: link_relay [--rate MB/s] [--delay US] [--jitter US] [--loss PER_CENT] [--mtu BYTES] [--network A.B.C] NAMESPACE...
+ * usage: link_relay [--rate MB/s] [--delay US] [--jitter US] [--loss PER_CENT] [--queue US] [--mtu BYTES] [--network A.B.C]
+ *                   NAMESPACE...
  * For machines whose kernel has no netem.  Each namespace (of `ip netns`) gets a TUN device eth0 with the address A.B.C.i, i = 1, 2 ...,
  * and this process is the cables and the switch between them:
  *     out   a packet leaves its machine at `rate`, one after the other
  *     way   delay, and a drawn part of jitter (packets to one machine stay in order); loss drops some, the same ones in every run
- *     in    it comes in at the other machine at `rate`, one after the other; more than QUEUE_US there: dropped, as a switch does
+ *     in    it comes in at the other machine at `rate`, one after the other; more than --queue (100 ms) there: dropped, as a switch does
  * A rate of 0 is none.  Says "ready" when all is up.  Commands on standard input, one a line: "cut I" (nothing comes out of or into machine I
  * any more), "mend I", "count" (answers "count PACKETS BYTES DROPPED LOST"); it ends with the input, and the devices with it.
  * Packets are read only while less than AHEAD_US of their cable is taken: the rest waits in the device, whose queue is long.
