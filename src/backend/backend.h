@@ -187,6 +187,13 @@ lg_divide_shape lg_backend_divide_shape(const lg_config *cfg, lg_dtype kv);
  * steps. */
 double lg_backend_row_seconds(lg_backend *be);
 
+/* What the steps with batch.slice send. */
+lg_slice_shape lg_backend_slice_shape(const lg_config *cfg);
+
+/* Seconds of all products that every rank has (mixers, shared experts, head) with n_row rows, at most lg_slice_rows: whole, or this rank's
+ * slices of them.  Measured now, between two steps. */
+double lg_backend_dense_seconds(lg_backend *be, uint32_t n_row, bool sliced);
+
 /* Choose from one logits row of n_vocab floats, which it may overwrite; ids >= n_sample_vocab are never chosen.
  * `work`: lg_sample_work_bytes(n_vocab) bytes of the calling thread. */
 void lg_sample(const lg_sampler *s, float *logits, uint32_t n_vocab, uint32_t n_sample_vocab,

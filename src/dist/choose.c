@@ -128,3 +128,50 @@ double lg_divide_seconds(const lg_links *l, const lg_group_shape *g, const lg_di
                  d->n_attn * to_all(l, g, lone, n_before * d->page);
     return d->n_gdn * (swaps + home) + d->n_attn * to_all(l, g, rows, d->keys) + before;
 }
+
+/* ---- slices ---- */
+
+double lg_slice_fullest(double n, double n_rank) {
+    /* Largest of 2^i draws from a normal distribution, in deviations above the mean. */
+    static const double at[] = {0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344};
+    double x = log2(n_rank), mean = n / n_rank;
+    if (n <= 0 || n_rank < 2) return 1;
+    int i = x < 5 ? (int)x : 5;
+    double above = at[i] + (at[i + 1] - at[i]) * fmin(x - i, 1);
+    return fmin(fmax(mean + above * sqrt(mean * (1 - 1 / n_rank)), 1) / n, 1);
+}
+
+/* Words of every other rank to the owner, `bytes` of all ranks. */
+static double to_one(const lg_links *l, const lg_group_shape *g, double bytes) {
+    double n = g->n_rank, local = n / g->n_node, in = local - 1, out = n - local, s = 0;
+    if (in > 0) s += l->in.latency_s + in / n * bytes / l->in.bytes_s;
+    if (out > 0) s += l->out.latency_s + out / n * bytes / l->out.bytes_s;
+    return s;
+}
+
+/* From every rank to every other, `bytes` of all ranks, of which one has a part `most`. */
+static double among_all(const lg_links *l, const lg_group_shape *g, double bytes, double most) {
+    double n = g->n_rank, local = n / g->n_node, in = local - 1, out = n - local, s = 0;
+    if (in > 0)
+        s += l->in.latency_s + (in - 1) * l->in.message_s + in * most * bytes / l->in.bytes_s;
+    if (out > 0)
+        s += l->out.latency_s + (out - 1) * l->out.message_s +
+             out * (most + (local - 1) / n) * bytes / l->out.bytes_s;
+    return s;
+}
+
+double lg_slice_seconds(const lg_links *l, const lg_group_shape *g, const lg_slice_shape *s,
+                        double n, double n_out) {
+    double row = 4 * g->n_embd, even = 1 / g->n_rank, pairs = n * g->k;
+    if (g->n_rank < 2) return 0;
+    lg_row_count one = {n, n};
+    double gdn = to_one(l, g, n * s->gdn_in) + to_all(l, g, one, s->gdn_mixed);
+    double attn = to_one(l, g, n * s->attn_in) + to_all(l, g, one, s->attn_mixed);
+    double back = pairs * row + n * row;
+    double most = (pairs * row * lg_slice_fullest(pairs, g->n_rank) + n * row * even) / back;
+    double posts = (g->n_rank / g->n_node - 1) * l->in.message_s +
+                   (g->n_rank - g->n_rank / g->n_node) * l->out.message_s;
+    double each = among_all(l, g, n * row, even) + posts + among_all(l, g, back, most);
+    return s->n_gdn * gdn + s->n_attn * attn + (s->n_gdn + s->n_attn) * each +
+           (n_out > 0 ? to_one(l, g, n_out * s->logits) : 0);
+}

@@ -93,6 +93,27 @@ typedef struct lg_divide_shape {
 double lg_divide_seconds(const lg_links *l, const lg_group_shape *g, const lg_divide_shape *d,
                          double n, double n_save, double n_before);
 
+/* ---- few rows of one rank, multiplied by all (slice.h) ---- */
+
+/* What travels for a row, in bytes: outputs of a mixer's input products, and what goes into its output product; gated rows of the
+ * shared expert; logits. */
+typedef struct lg_slice_shape {
+    double n_gdn, n_attn; /* layers */
+    double gdn_in, gdn_mixed, attn_in, attn_mixed;
+    double shared, logits;
+} lg_slice_shape;
+
+/* Of n things that each fall to one of n_rank ranks, the expected part of the rank that has most. */
+double lg_slice_fullest(double n, double n_rank);
+
+/* Seconds of all messages of a step of n rows, n_out of which give logits; those of the exchange, which is not used then, are not
+ * taken off.  In each layer, with f = lg_slice_fullest(n k, N):
+ *     in    B/N from every other rank to the owner            mixed   B from the owner to all others
+ *     out   4 H/N from all to all                             shared  the same with its rows, but nobody waits for them
+ *     back  f of 4 H k for each row, and 4 H/N, from the fullest rank to all others */
+double lg_slice_seconds(const lg_links *l, const lg_group_shape *g, const lg_slice_shape *s,
+                        double n, double n_out);
+
 /* What messages cost inside a machine and between machines (links.c): between two ranks, and of all ranks at once, some MB.  Every rank
  * gets the same figures.  A way that nobody has is taken for the other.  Collective.  LG_OK, LG_E_COMM. */
 lg_status lg_links_measure(lg_comm *c, lg_links *l);

@@ -2,7 +2,7 @@
  *
  * usage: bench_scale [--bandwidth GB/s] [--ops TFLOP/s] [--link GB/s] [--latency US] [--inside GB/s] [--ranks-per-node G] [--layers L]
  *                    [--exchange NAME] [--wire NAME] [--overlap on|off] [--measure THREADS] [--check PER_CENT] [--real]
- *                    [--threads N] [--head-us US] [--prompt-rows N] [--slow F] [--model 35b|122b|397b]
+ *                    [--threads N] [--head-us US] [--prompt-rows N] [--slow F] [--model 35b|122b|397b] [--case TEXT]
  * What runs is src/dist: rows, routing and sums travel, with replicas of nothing and routing drawn evenly.  What does not run are the
  * products: a rank is told to compute for as long as their bytes and operations take at the given rates (--measure: those of this machine's
  * kernels, of one thread, times THREADS).  Clocks are numbers (comm_sim.h).  L layers are simulated and stand for all.
@@ -10,17 +10,20 @@
  * measured as the engine does, and the cases are those with few rows.  Give rates, or take those of one thread, once for all ranks.
  * --slow F, with it: ranks compute F times longer, and all times are divided by F; give cables a rate of 1/F and F times the delay.  What this
  * machine's processors need for messages of all ranks weighs 1/F then.
- * --check: exit status 1 when a forecast is off by more.  Results depend on the options alone, but for --measure.
+ * --case: only those with TEXT in their names.  --check: exit status 1 when a forecast is off by more.  Results depend on the options alone, but for
+ * --measure.
  * The recurrence of a prompt is counted apart, as it runs over rows: a value head of one row takes --head-us on one of a rank's N threads
  * (--measure: that of this machine's kernel), and a head is one thread's.
  * Beside each result the forecast: the same rates, the expected number of experts that the fullest rank reads, and choose.h.
  * Cases: T sequences that decode; prompts on all ranks, 512 rows of each (up to 4 ranks); one prompt of 8,192 alone, in steps of 1,024 rows
- * (--prompt-rows) of its rank, or divided over all ranks (spread.h: rows, heads, keys, states); one sequence alone. */
+ * (--prompt-rows) of its rank, or divided over all ranks (spread.h: rows, heads, keys, states); one sequence that decodes, of its rank
+ * alone but for the experts, or divided (slice.h: slices of all products). */
 #include "comm_sim.h"
 
 #include "base/clock.h"
 #include "base/num.h"
 #include "dist/exchange.h"
+#include "dist/slice.h"
 #include "dist/spread.h"
 #include "kern/kern.h"
 #include "plan/plan.h"
@@ -66,6 +69,7 @@ typedef struct run {
     uint32_t n_rank, n_row[LG_MAX_RANK];
     uint32_t n_layer;
     bool prompt, divided; /* divided: rank 0's prompt over all */
+    bool sliced;          /* rank 0's row, with the help of all */
     uint64_t start_us;    /* of a real step */
 } run;
 
@@ -84,17 +88,35 @@ static double heads_seconds(double rows, double heads) {
     return rows * ceil(heads / R.n_thread) * R.head_s;
 }
 
+/* Weights of a mixer's products, on average. */
+static double mixer_params(const lg_plan_model *m) {
+    double n = lg_plan_n_layer(m);
+    return (lg_plan_dense_params(m) - n * lg_plan_shared_params(m)) / n;
+}
+
+/* States, keys and values of `rows` own rows. */
+static double state_seconds(const lg_plan_model *m, double rows, bool prompt) {
+    double n = lg_plan_n_layer(m), share = m->n_attn / n, seqs = prompt ? 1 : rows;
+    double state = seqs * (2 * lg_plan_slot_bytes(m) + CONTEXT * lg_plan_token_bytes(m)) / n;
+    return spend(state, share * 4 * m->n_head * m->d_head * CONTEXT * rows);
+}
+
 /* Mixer, router, norms of `rows` own rows, without the recurrence. */
 static double mixer_seconds(const lg_plan_model *m, double rows, bool prompt) {
-    double n = lg_plan_n_layer(m), share = m->n_attn / n;
-    double params = (lg_plan_dense_params(m) - n * lg_plan_shared_params(m)) / n;
-    double router = m->hidden * m->n_expert;
-    double seqs = prompt ? 1 : rows;
-    double state = seqs * (2 * lg_plan_slot_bytes(m) + CONTEXT * lg_plan_token_bytes(m)) / n;
-    double core = share * 4 * m->n_head * m->d_head * CONTEXT * rows;
+    double params = mixer_params(m), router = m->hidden * m->n_expert;
     if (rows == 0) return 0;
     return spend(params * m->b_dense + router * m->b_router, 2 * (params + router) * rows) +
-           spend(state, core);
+           state_seconds(m, rows, prompt);
+}
+
+/* A part of a layer's dense weights, one row. */
+static double part_seconds(const lg_plan_model *m, double params) {
+    return spend(params * m->b_dense, 2 * params);
+}
+
+static double router_seconds(const lg_plan_model *m) {
+    double p = m->hidden * m->n_expert;
+    return spend(p * m->b_router, 2 * p);
 }
 
 static double shared_seconds(const lg_plan_model *m, double rows) {
@@ -124,6 +146,8 @@ typedef struct rank_ctx {
     uint32_t rank;
     lg_spread sp;
     uint32_t *rows, *whole, *home; /* spread.h */
+    lg_slice sl;
+    uint32_t *words; /* slice.h */
 } rank_ctx;
 
 /* Everybody waits for everybody; the largest value comes back. */
@@ -179,16 +203,17 @@ static void fill(void *ctx, uint32_t at, uint32_t n, float *y) {
     }
 }
 
-static void draw_rows(const lg_exchange *x, uint32_t layer, uint32_t *id, float *w) {
-    uint32_t n = lg_exchange_n_own(x), n_expert = x->place->n_expert;
+/* n rows from row `first` of all on. */
+static void draw_rows(const lg_exchange *x, uint32_t layer, uint32_t first, uint32_t n,
+                      uint32_t *id, float *w) {
+    uint32_t n_expert = x->place->n_expert;
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t j = 0; j < x->k; j++) {
             uint32_t *at = &id[i * x->k], e, draw = 0;
             bool again = true;
             while (again) {
                 again = false;
-                e = (uint32_t)(lg_num_rng(layer, j, x->row0[x->comm->rank] + i, draw++) %
-                               n_expert);
+                e = (uint32_t)(lg_num_rng(layer, j, first + i, draw++) % n_expert);
                 for (uint32_t q = 0; q < j; q++) again |= at[q] == e;
             }
             at[j] = e;
@@ -237,6 +262,79 @@ static lg_status run_divided(rank_ctx *c, uint32_t layer) {
     return lg_spread_home(sp, state_words(m), c->home);
 }
 
+/* What a mixer's input products give for a row, and what goes into its output product, in words. */
+static double mixed_words(const lg_plan_model *m, bool attn) {
+    return attn ? m->n_head * m->d_head : m->n_v_head * m->d_v;
+}
+
+static double product_words(const lg_plan_model *m, bool attn) {
+    if (attn) return 2 * (m->n_head + m->n_kv_head) * m->d_head;
+    return 2 * m->n_k_head * m->d_k + 2 * m->n_v_head * (m->d_v + 1);
+}
+
+/* Slices of n words of all ranks, to the owner or to all. */
+static lg_status collect(rank_ctx *c, bool all, double n) {
+    uint32_t ranks = c->r->n_rank;
+    for (uint32_t r = 0; r < ranks; r++) {
+        c->sl.at[r] = lg_slice_part((uint32_t)n, ranks, r);
+        c->sl.n[r] = lg_slice_part((uint32_t)n, ranks, r + 1) - c->sl.at[r];
+    }
+    return lg_slice_start(&c->sl, all, c->words);
+}
+
+/* Product rows of all ranks' experts, and slices of the shared expert's row, to all. */
+static lg_status bring_back(rank_ctx *c, const uint32_t *id) {
+    const lg_exchange *x = c->x;
+    uint32_t ranks = c->r->n_rank;
+    size_t at = 0;
+    for (uint32_t r = 0; r < ranks; r++) c->sl.n[r] = 16 + x->n_embd / ranks;
+    for (uint32_t j = 0; j < x->k; j++)
+        c->sl.n[lg_place_rank(x->place, x->layer, id[j], 0)] += x->n_embd;
+    for (uint32_t r = 0; r < ranks; at += c->sl.n[r++]) c->sl.at[r] = at;
+    LG_TRY(lg_slice_start(&c->sl, true, c->words));
+    return lg_slice_wait(&c->sl);
+}
+
+/* Experts of the pairs that are here. */
+static double pairs_seconds(const rank_ctx *c) {
+    const lg_exchange *x = c->x;
+    double s = copy_seconds(&c->r->m, 2 * x->n_in);
+    for (uint32_t e = 0; e < x->place->n_expert; e++)
+        s += expert_seconds(&c->r->m, x->first[e + 1] - x->first[e]);
+    return s;
+}
+
+/* A layer of one row with the help of all ranks: backend/cpu/slice.c. */
+static lg_status run_sliced(rank_ctx *c, uint32_t layer, const float *xn, uint32_t *id,
+                            float *w) {
+    const lg_plan_model *m = &c->r->m;
+    bool attn = is_attn(layer);
+    double n = c->r->n_rank, in = product_words(m, attn), mixed = mixed_words(m, attn);
+    double mixer = mixer_params(m) / n, shared = lg_plan_shared_params(m) / n;
+    spend_time(c, part_seconds(m, mixer * in / (in + mixed)));
+    LG_TRY(collect(c, false, in));
+    LG_TRY(lg_slice_wait(&c->sl));
+    if (c->rank == 0) spend_time(c, state_seconds(m, 1, false));
+    LG_TRY(lg_slice_copy(&c->sl, c->words, (size_t)mixed));
+    spend_time(c, part_seconds(m, mixer * mixed / (in + mixed)));
+    LG_TRY(collect(c, true, m->hidden));
+    LG_TRY(lg_slice_wait(&c->sl));
+    spend_time(c, router_seconds(m) + part_seconds(m, shared * 2 / 3) + copy_seconds(m, 2));
+    LG_TRY(collect(c, true, lg_plan_shared_params(m) / m->hidden / 3));
+    draw_rows(c->x, layer, 0, 1, id, w);
+    lg_exchange_known(c->x, layer, 0, xn, id, w);
+    double s = pairs_seconds(c);
+    for (int i = 0; i < PIECES; i++) {
+        spend_time(c, s / PIECES);
+        lg_slice_progress(&c->sl);
+    }
+    LG_TRY(lg_slice_wait(&c->sl));
+    spend_time(c, part_seconds(m, shared / 3));
+    LG_TRY(bring_back(c, id));
+    spend_time(c, copy_seconds(m, 2.0 + c->x->k));
+    return LG_OK;
+}
+
 static lg_status run_layer(rank_ctx *c, uint32_t layer, const float *xn, uint32_t *id, float *w,
                            float *out) {
     const lg_plan_model *m = &c->r->m;
@@ -247,14 +345,11 @@ static lg_status run_layer(rank_ctx *c, uint32_t layer, const float *xn, uint32_
         LG_TRY(run_divided(c, layer));
     else if (c->r->prompt && !is_attn(layer))
         spend_time(c, heads_seconds(n, m->n_v_head));
-    draw_rows(x, layer, id, w);
+    draw_rows(x, layer, x->row0[c->rank], n, id, w);
     LG_TRY(lg_exchange_start(x, layer, xn, id, w));
     compute(c, shared_seconds(m, n));
     LG_TRY(lg_exchange_arrive(x));
-    double s = copy_seconds(m, 2 * x->n_in);
-    for (uint32_t e = 0; e < x->place->n_expert; e++)
-        s += expert_seconds(m, x->first[e + 1] - x->first[e]);
-    spend_time(c, s);
+    spend_time(c, pairs_seconds(c));
     if (x->kind == LG_EXCHANGE_STRICT) {
         LG_TRY(lg_exchange_finish(x));
         spend_time(c, copy_seconds(m, (1.0 + x->k) * n));
@@ -287,6 +382,24 @@ static void *open_divided(rank_ctx *c, lg_comm *comm, uint32_t t) {
     return p;
 }
 
+/* Memory for a row with the help of all. */
+static void *open_sliced(rank_ctx *c, lg_comm *comm) {
+    const lg_plan_model *m = &c->r->m;
+    double back = (m->n_used + 1) * m->hidden + 16.0 * comm->n_rank;
+    double most = fmax(back, fmax(product_words(m, false), product_words(m, true)));
+    lg_arena a;
+    lg_arena_init(&a, NULL, 0);
+    lg_slice_carve(&a, comm, &c->sl);
+    size_t n_req = (a.used_bytes + 63) / 64 * 64;
+    char *p = calloc(1, n_req + 4 * (size_t)most);
+    LG_ASSERT(p);
+    lg_arena_init(&a, p, n_req);
+    lg_slice_carve(&a, comm, &c->sl);
+    c->words = (uint32_t *)(void *)(p + n_req);
+    lg_slice_begin(&c->sl, 0);
+    return p;
+}
+
 static void rank_body(void *ctx, uint32_t rank) {
     run *r = ctx;
     lg_comm numbers, *comm = r->s ? &numbers : &R.real;
@@ -309,20 +422,39 @@ static void rank_body(void *ctx, uint32_t rank) {
     if (!r->s) memset(block, 0, bytes);
     lg_exchange_begin(&x, r->n_row);
     rank_ctx c = {.r = r, .x = &x, .rank = rank};
-    void *more = r->divided ? open_divided(&c, comm, t) : NULL;
+    void *more = r->divided  ? open_divided(&c, comm, t)
+                 : r->sliced ? open_sliced(&c, comm)
+                             : NULL;
     if (!r->s) meet(0);
     r->start_us = lg_clock_us();
     for (uint32_t l = 0; l < r->n_layer; l++)
-        if (run_layer(&c, l, rows, id, w, rows + (size_t)t * h) != LG_OK) {
+        if ((r->sliced ? run_sliced(&c, l, rows, id, w)
+                       : run_layer(&c, l, rows, id, w, rows + (size_t)t * h)) != LG_OK) {
             fprintf(stderr, "bench_scale: %s\n", comm->why);
             exit(1);
         }
-    if (more) LG_ASSERT(lg_spread_home_end(&c.sp) == LG_OK);
+    if (r->divided) LG_ASSERT(lg_spread_home_end(&c.sp) == LG_OK);
     free(more);
     free(block);
     free(rows);
     free(w);
     free(id);
+}
+
+/* The shape of a group, for choose.h. */
+static lg_group_shape group_of(const run *r) {
+    return (lg_group_shape){r->n_rank,     fmax(1, floor(r->n_rank / R.n_local)),
+                            r->m.hidden,   r->m.n_used,
+                            r->m.n_expert, R.how.wire};
+}
+
+/* The head, which is in no simulated layer. */
+static double end_seconds(const run *r, double most) {
+    const lg_plan_model *m = &r->m;
+    lg_group_shape g = group_of(r);
+    lg_slice_shape logits = {.logits = 4 * m->n_vocab};
+    if (!r->sliced) return head_seconds(m, r->prompt ? 1 : most);
+    return head_seconds(m, 1) / r->n_rank + lg_slice_seconds(&R.links, &g, &logits, 1, 1);
 }
 
 static double simulate(run *r) {
@@ -338,8 +470,7 @@ static double simulate(run *r) {
     }
     sim_close(r->s);
     lg_place_fini(&r->place);
-    return last / r->n_layer * lg_plan_n_layer(&r->m) +
-           head_seconds(&r->m, r->prompt ? 1 : most);
+    return last / r->n_layer * lg_plan_n_layer(&r->m) + end_seconds(r, most);
 }
 
 /* The same step by real messages, some times; the median. */
@@ -347,7 +478,7 @@ static double measure_step(run *r) {
     enum { ROUNDS = 3 };
     double took[ROUNDS], most = 0;
     lg_place_opt o = {
-        .n_rank = r->n_rank, .n_layer = R.n_layer, .n_expert = (uint32_t)r->m.n_expert};
+        .n_rank = r->n_rank, .n_layer = r->n_layer, .n_expert = (uint32_t)r->m.n_expert};
     LG_ASSERT(lg_place_balance(&r->place, &o, NULL) == LG_OK);
     for (int i = 0; i < ROUNDS; i++) {
         rank_body(r, R.real.rank);
@@ -358,8 +489,7 @@ static double measure_step(run *r) {
     }
     lg_place_fini(&r->place);
     for (uint32_t k = 0; k < r->n_rank; k++) most = fmax(most, r->n_row[k]);
-    return took[ROUNDS / 2] / R.n_layer * lg_plan_n_layer(&r->m) +
-           head_seconds(&r->m, r->prompt ? 1 : most);
+    return took[ROUNDS / 2] / r->n_layer * lg_plan_n_layer(&r->m) + end_seconds(r, most);
 }
 
 /* ---- the forecast ---- */
@@ -386,12 +516,34 @@ static double experts_forecast(const run *r, double t) {
     return hot * expert_seconds(m, pairs / hot) + copy_seconds(m, fmin(2 * t, 2 * pairs));
 }
 
+/* Part of the layers that are attention, or not. */
+static void kinds(const run *r, double *attn, double *gdn) {
+    *attn = *gdn = 0;
+    for (uint32_t l = 0; l < r->n_layer; l++) *(is_attn(l) ? attn : gdn) += 1.0 / r->n_layer;
+}
+
+/* One row with the help of all. */
+static double sliced_forecast(const run *r) {
+    const lg_plan_model *m = &r->m;
+    lg_group_shape g = group_of(r);
+    double shared = lg_plan_shared_params(m);
+    lg_slice_shape s = {.gdn_in = 4 * product_words(m, false),
+                        .gdn_mixed = 4 * mixed_words(m, false),
+                        .attn_in = 4 * product_words(m, true),
+                        .attn_mixed = 4 * mixed_words(m, true),
+                        .shared = 4 * shared / m->hidden / 3};
+    kinds(r, &s.n_attn, &s.n_gdn);
+    double layer = part_seconds(m, (mixer_params(m) + shared) / r->n_rank) +
+                   state_seconds(m, 1, false) + router_seconds(m) + experts_forecast(r, 1) +
+                   copy_seconds(m, 4 + m->n_used) + lg_slice_seconds(&R.links, &g, &s, 1, 0);
+    return layer * lg_plan_n_layer(m) + end_seconds(r, 1);
+}
+
 static double forecast(const run *r) {
     const lg_plan_model *m = &r->m;
     lg_row_count n = {0, 0};
-    lg_group_shape g = {r->n_rank,   fmax(1, floor(r->n_rank / R.n_local)),
-                        m->hidden,   m->n_used,
-                        m->n_expert, R.how.wire};
+    lg_group_shape g = group_of(r);
+    if (r->sliced) return sliced_forecast(r);
     for (uint32_t k = 0; k < r->n_rank; k++) {
         n.all += r->n_row[k];
         n.most = fmax(n.most, r->n_row[k]);
@@ -407,8 +559,8 @@ static double forecast(const run *r) {
                    copy_seconds(m, n.all * (touched + m->n_used / r->n_rank)) +
                    lg_exchange_seconds(&R.links, &g, R.how.kind, n) -
                    (R.how.no_overlap ? 0 : fmin(shared, rows));
-    double attn = 0, gdn = 0, rec = r->divided ? ceil(m->n_k_head / r->n_rank) : m->n_k_head;
-    for (uint32_t l = 0; l < r->n_layer; l++) *(is_attn(l) ? &attn : &gdn) += 1.0 / r->n_layer;
+    double attn, gdn, rec = r->divided ? ceil(m->n_k_head / r->n_rank) : m->n_k_head;
+    kinds(r, &attn, &gdn);
     if (r->prompt)
         layer +=
             gdn * heads_seconds(r->divided ? n.all : n.most, rec * m->n_v_head / m->n_k_head);
@@ -422,7 +574,7 @@ static double forecast(const run *r) {
         layer += lg_divide_seconds(&R.links, &g, &d, n.all, 0, 0) +
                  gdn * pack_seconds(m, n.most) + attn * 2 * n.all * d.keys / R.bandwidth;
     }
-    return layer * lg_plan_n_layer(m) + head_seconds(m, r->prompt ? 1 : n.most);
+    return layer * lg_plan_n_layer(m) + end_seconds(r, n.most);
 }
 
 /* ---- cases ---- */
@@ -433,18 +585,21 @@ static uint32_t divided_rows(uint32_t t, uint32_t n, uint32_t rank) {
 }
 
 static double worst, allowed = 1e9;
+static const char *only = "";
 
 /* Whose the t rows are. */
 typedef enum {
-    EVEN,   /* of all ranks together */
-    ONE,    /* of rank 0 */
-    EACH,   /* of every rank, t each */
-    DIVIDED /* of a prompt of rank 0's, over all */
+    EVEN,    /* of all ranks together */
+    ONE,     /* of rank 0 */
+    EACH,    /* of every rank, t each */
+    DIVIDED, /* of a prompt of rank 0's, over all */
+    SLICED   /* of rank 0, with the help of all */
 } rows_of;
 
 static void measure_case(const char *name, const char *what, uint32_t t, rows_of of) {
-    bool one = of == ONE, each = of == EACH;
+    bool one = of == ONE || of == SLICED, each = of == EACH;
     double base = 0;
+    if (!strstr(what, only)) return;
     for (uint32_t n = 1; n <= (each ? 4 : 16); n *= 2) {
         run *r = calloc(1, sizeof *r);
         LG_ASSERT(r && lg_plan_model_named(name, &r->m));
@@ -454,8 +609,10 @@ static void measure_case(const char *name, const char *what, uint32_t t, rows_of
         }
         r->n_rank = n;
         r->divided = of == DIVIDED && n > 1;
+        r->sliced = of == SLICED && n > 1;
         r->prompt = each || of == DIVIDED || (one && t > 1);
-        r->n_layer = r->prompt ? (R.n_layer + 3) / 4 * 4 : R.n_layer; /* both kinds */
+        r->n_layer =
+            r->prompt || r->sliced ? (R.n_layer + 3) / 4 * 4 : R.n_layer; /* both kinds */
         R.how.links = R.links;
         for (uint32_t k = 0; k < n; k++)
             r->n_row[k] = each         ? t
@@ -589,7 +746,8 @@ enum {
     SLOW,
     MODEL,
     HEAD_US,
-    PROMPT_ROWS
+    PROMPT_ROWS,
+    CASE
 };
 
 /* Join the group and measure its links. */
@@ -626,6 +784,7 @@ static bool take(int c) {
     if (c == SLOW) R.slow = v;
     if (c == MODEL) R.model = optarg;
     if (c == HEAD_US) R.head_s = v * 1e-6;
+    if (c == CASE) only = optarg;
     if (c == PROMPT_ROWS) R.n_prompt_row = (uint32_t)v;
     if (c == MEASURE) {
         measure_kernels(v);
@@ -642,25 +801,17 @@ static bool take(int c) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option longs[] = {{"bandwidth", 1, NULL, BANDWIDTH},
-                                          {"ops", 1, NULL, OPS},
-                                          {"link", 1, NULL, LINK},
-                                          {"latency", 1, NULL, LATENCY},
-                                          {"inside", 1, NULL, INSIDE},
-                                          {"ranks-per-node", 1, NULL, LOCAL},
-                                          {"layers", 1, NULL, LAYERS},
-                                          {"exchange", 1, NULL, EXCHANGE},
-                                          {"wire", 1, NULL, WIRE},
-                                          {"overlap", 1, NULL, OVERLAP},
-                                          {"measure", 1, NULL, MEASURE},
-                                          {"real", 0, NULL, REAL},
-                                          {"check", 1, NULL, CHECK},
-                                          {"threads", 1, NULL, THREADS},
-                                          {"slow", 1, NULL, SLOW},
-                                          {"model", 1, NULL, MODEL},
-                                          {"head-us", 1, NULL, HEAD_US},
-                                          {"prompt-rows", 1, NULL, PROMPT_ROWS},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {
+        {"bandwidth", 1, NULL, BANDWIDTH}, {"ops", 1, NULL, OPS},
+        {"link", 1, NULL, LINK},           {"latency", 1, NULL, LATENCY},
+        {"inside", 1, NULL, INSIDE},       {"ranks-per-node", 1, NULL, LOCAL},
+        {"layers", 1, NULL, LAYERS},       {"exchange", 1, NULL, EXCHANGE},
+        {"wire", 1, NULL, WIRE},           {"overlap", 1, NULL, OVERLAP},
+        {"measure", 1, NULL, MEASURE},     {"real", 0, NULL, REAL},
+        {"check", 1, NULL, CHECK},         {"threads", 1, NULL, THREADS},
+        {"slow", 1, NULL, SLOW},           {"model", 1, NULL, MODEL},
+        {"head-us", 1, NULL, HEAD_US},     {"prompt-rows", 1, NULL, PROMPT_ROWS},
+        {"case", 1, NULL, CASE},           {NULL, 0, NULL, 0}};
     static const char *const model[] = {"35b", "122b", "397b"};
     static const uint32_t rows[] = {8, 64, 256};
     int c;
@@ -686,6 +837,7 @@ int main(int argc, char **argv) {
             measure_case(model[m], what, rows[i], EVEN);
         }
         measure_case(model[m], "one sequence alone", 1, ONE);
+        measure_case(model[m], "one sequence divided", 1, SLICED);
         if (R.real.n_rank) continue;
         measure_case(model[m], "prompts on all ranks", 512, EACH);
         measure_case(model[m], "one prompt alone", R.n_prompt_row, ONE);

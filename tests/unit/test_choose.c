@@ -1,6 +1,7 @@
 /* test_choose.c - what an exchange is expected to cost: against sums made by hand, and where one passes the other. */
 #include "comm_threads.h"
 
+#include "base/num.h"
 #include "dist/choose.h"
 
 #include <math.h>
@@ -55,6 +56,50 @@ static void test_choice(void **state) {
          lg_exchange_seconds(&fast, &many, LG_EXCHANGE_ALLTOALL, lg_rows_even(&many, 2048)));
 }
 
+/* 4 machines of 2 ranks; 3 GDN layers, 1 of attention. */
+static void test_slices(void **state) {
+    (void)state;
+    static const lg_slice_shape s = {3, 1, 8000, 4000, 6000, 3000, 512, 40000};
+    lg_group_shape g = {8, 4, 1024, 10, 512, LG_WIRE_F32}, one = g;
+    double way = 2e-6 + 20e-6, more = 5 * 2e-6; /* 1 rank beside it, 6 on other machines */
+    double one_to = 1.0 / 8 / 20e9 + 6.0 / 8 / 10e9, from = 1 / 20e9 + 6 / 10e9;
+    double gdn = 2 * way + more + 8000 * one_to + 4000 * from;
+    double attn = 2 * way + more + 6000 * one_to + 3000 * from;
+    double even = 1.0 / 8 / 20e9 + 6 * 2.0 / 8 / 10e9;
+    double out = way + more + 4096 * even, shared = 1e-6 + 6 * 2e-6;
+    double f = lg_slice_fullest(10, 8);
+    double most = 40960 * f + 4096.0 / 8, others = (40960 + 4096) / 8.0;
+    double back = way + more + most / 20e9 + 6 * (most + others) / 10e9;
+    near(lg_slice_seconds(&fast, &g, &s, 1, 0), 3 * gdn + attn + 4 * (out + shared + back));
+    near(lg_slice_seconds(&fast, &g, &s, 1, 1) - lg_slice_seconds(&fast, &g, &s, 1, 0),
+         way + 40000 * one_to);
+    one.n_rank = one.n_node = 1;
+    assert_true(lg_slice_seconds(&fast, &one, &s, 1, 1) == 0);
+}
+
+/* Against draws. */
+static void test_fullest(void **state) {
+    (void)state;
+    static const uint32_t ranks[] = {2, 3, 4, 8, 16}, things[] = {10, 80};
+    for (size_t i = 0; i < LG_COUNT(ranks); i++)
+        for (size_t k = 0; k < LG_COUNT(things); k++) {
+            enum { DRAWS = 4000 };
+            double sum = 0, found = lg_slice_fullest(things[k], ranks[i]);
+            for (uint32_t d = 0; d < DRAWS; d++) {
+                uint32_t n[64] = {0}, most = 0;
+                for (uint32_t t = 0; t < things[k]; t++) {
+                    uint32_t *at = &n[lg_num_rng(5, d, t, ranks[i]) % ranks[i]];
+                    if (++*at > most) most = *at;
+                }
+                sum += (double)most / things[k];
+            }
+            if (fabs(found - sum / DRAWS) > 0.2 * found)
+                fail_msg("%u of %u ranks: %g, drawn %g", things[k], ranks[i], found,
+                         sum / DRAWS);
+        }
+    assert_true(lg_slice_fullest(10, 1) == 1 && lg_slice_fullest(1, 8) == 1);
+}
+
 static void test_names(void **state) {
     (void)state;
     lg_exchange_kind kind;
@@ -105,10 +150,9 @@ static void test_measuring(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formulas),
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_measuring),
+        cmocka_unit_test(test_formulas), cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_slices),   cmocka_unit_test(test_fullest),
+        cmocka_unit_test(test_names),    cmocka_unit_test(test_measuring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,14 +206,17 @@ static void test_divided_where_it_pays(void **state) {
     group_run_alone(r);
     for (int slow = 0; slow < 2; slow++) {
         lg_way way = slow ? (lg_way){10, 10, 1} : (lg_way){0, 0, 1e18};
-        r->how = (lg_exchange_how){
-            .divide = LG_DIVIDE_AUTO, .divide_ctx = 448, .links = {.in = way, .out = way}};
-        r->n_divided = 0;
+        r->how = (lg_exchange_how){.divide = LG_DIVIDE_AUTO,
+                                   .divide_ctx = 448,
+                                   .answers = LG_DIVIDE_AUTO,
+                                   .links = {.in = way, .out = way}};
+        r->n_divided = r->n_sliced = 0;
         group_open_ranks(r, 3, 71);
         comm_threads_run(r->n_rank, group_rank, r);
         assert_int_equal(r->status[0], LG_AGAIN);
         group_expect_same(r);
         assert_int_equal(r->n_divided > 0, !slow);
+        assert_int_equal(r->n_sliced > 0, !slow);
         group_close_ranks(r);
     }
     group_close_model(r);

@@ -9,14 +9,18 @@
  * and in the end slices of the head's logits, to the owner.  So four times a layer somebody waits for a message.
  * A channel is summed whole by one rank, experts are added in the order of one process: the bits are those of one process, also
  * where other steps sum otherwise (exchange.h).
+ * Also: what of it a cost model needs to know (dist/choose.h).
  * A lost rank ends every wait; the step then returns LG_E_BACKEND.
  * Thread: engine (it alone calls the comm) and pool.  Memory: the step's scratch.  Test: tests/unit/test_group.c */
 #include "backend/cpu/cpu.h"
 
+#include "base/clock.h"
+
 #include <string.h>
 
-#define HEAD  (LG_EXCHANGE_HEAD / 4) /* words */
-#define ALIGN 16                     /* words */
+#define HEAD           (LG_EXCHANGE_HEAD / 4) /* words */
+#define ALIGN          16                     /* words */
+#define MEASURED_TIMES 3
 
 static size_t round_words(size_t n) {
     return (n + ALIGN - 1) / ALIGN * ALIGN;
@@ -32,7 +36,7 @@ void lg_cpu_slice_carve(lg_arena *a, const lg_config *c, const lg_backend_opt *o
     size_t gdn = lg_config_conv_dim(c) + (size_t)c->n_v_head * (c->d_v + 2);
     size_t attn = 2 * ((size_t)c->n_head + c->n_kv_head) * c->d_head;
     size_t outs = rows < opt->max_out ? rows : opt->max_out;
-    size_t words = rows * max_of(max_of(gdn, attn), max_of(c->n_embd, c->n_ff_shared));
+    size_t words = rows * max_of(max_of(gdn, attn), max_of(c->n_embd, 2 * c->n_ff_shared));
     words = max_of(words, outs * c->n_vocab);
     words = max_of(words, n_rank * 2 * ALIGN + rows * (1 + k) * c->n_embd);
     *s = (lg_cpu_slice){.n_word = words};
@@ -207,4 +211,76 @@ void lg_cpu_slice_moe(lg_backend *be, uint32_t layer) {
                            .weight = lg_exchange_weights(x, first),
                            .ld_weight = x->ld};
     lg_cpu_moe_combine(be, layer, &from);
+}
+
+/* ---- what it costs ---- */
+
+lg_slice_shape lg_backend_slice_shape(const lg_config *c) {
+    lg_cpu_layout lay;
+    lg_cpu_layout_of(c, LG_F32, &lay);
+    double vals = (double)c->n_v_head * c->d_v, heads = (double)c->n_head * c->d_head;
+    return (lg_slice_shape){.n_gdn = lay.n_gdn,
+                            .n_attn = lay.n_attn,
+                            .gdn_in =
+                                4 * ((double)lg_config_conv_dim(c) + vals + 2 * c->n_v_head),
+                            .gdn_mixed = 4 * vals,
+                            .attn_in = 8 * (heads + (double)c->n_kv_head * c->d_head),
+                            .attn_mixed = 4 * heads,
+                            .shared = 4.0 * c->n_ff_shared,
+                            .logits = 4.0 * c->n_vocab};
+}
+
+typedef struct trial {
+    lg_backend *be;
+    uint32_t n_row;
+    bool sliced;
+} trial;
+
+/* Products of the rows x with some matrices, as in a step; what comes out is of no use. */
+static void try_products(const trial *t, const float *x, const lg_mat *const *w, uint32_t n) {
+    lg_cpu_gemm job[4] = {{0}};
+    lg_cpu_scratch *s = &t->be->s;
+    float *y = (float *)(void *)s->slice.buf;
+    uint32_t n_in = w[0]->n_in;
+    for (uint32_t i = 0; i < n; y += t->n_row * w[i++]->n_out)
+        job[i] = (lg_cpu_gemm){
+            .w = w[i], .x = x, .ld_x = n_in, .n_row = t->n_row, .y = y, .ld_y = w[i]->n_out};
+    if (t->sliced) lg_cpu_slice_cut(t->be, job, n);
+    lg_cpu_quant_start(&s->mid_q, x, t->n_row, n_in);
+    lg_cpu_quant_jobs(t->be, &s->mid_q, job, n);
+    lg_cpu_gemm_run(t->be, job, n);
+}
+
+static void try_layer(const trial *t, const lg_layer_w *w) {
+    const lg_cpu_scratch *s = &t->be->s;
+    const lg_mat *gdn[] = {&w->qkv, &w->z, &w->b, &w->a}, *attn[] = {&w->q, &w->k, &w->v};
+    const lg_mat *mixed[] = {w->kind == LG_LAYER_ATTN ? &w->o : &w->out};
+    const lg_mat *up[] = {&w->shared.gate, &w->shared.up}, *down[] = {&w->shared.down};
+    bool is_attn = w->kind == LG_LAYER_ATTN;
+    try_products(t, s->xn, is_attn ? attn : gdn, is_attn ? 3 : 4);
+    try_products(t, is_attn ? s->gated : s->y, mixed, 1);
+    try_products(t, s->xn, up, 2);
+    try_products(t, s->sh, down, 1);
+}
+
+double lg_backend_dense_seconds(lg_backend *be, uint32_t n_row, bool sliced) {
+    const lg_config *c = be->cfg;
+    lg_cpu_scratch *s = &be->s;
+    const lg_mat *head[] = {&be->w->head};
+    trial t = {be, n_row, sliced}, last = t;
+    uint64_t best = UINT64_MAX;
+    LG_ASSERT(n_row >= 1 && n_row <= lg_slice_rows(&be->opt));
+    if (last.n_row > be->opt.max_out) last.n_row = be->opt.max_out;
+    memset(s->xn, 0, (size_t)n_row * c->n_embd * sizeof *s->xn);
+    memset(s->gated, 0, (size_t)n_row * c->n_head * c->d_head * sizeof *s->gated);
+    memset(s->y, 0, (size_t)n_row * c->n_v_head * c->d_v * sizeof *s->y);
+    memset(s->sh, 0, (size_t)n_row * c->n_ff_shared * sizeof *s->sh);
+    for (int i = 0; i < MEASURED_TIMES; i++) {
+        uint64_t start = lg_clock_us();
+        for (uint32_t l = 0; l < c->n_layer; l++) try_layer(&t, &be->w->layer[l]);
+        try_products(&last, s->xn, head, 1);
+        uint64_t took = lg_clock_us() - start;
+        if (took < best) best = took;
+    }
+    return (double)best * 1e-6;
 }

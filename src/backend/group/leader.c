@@ -42,6 +42,8 @@ typedef struct leader {
     bool sliced;
     lg_batch_slice slice;
     uint32_t out_row[LG_SLICE_ROWS];
+    lg_slice_shape slices;
+    double whole_s[2], slice_s[2]; /* lg_backend_dense_seconds of a row, of LG_SLICE_ROWS */
     uint32_t kept_owner, kept_slot, kept_pos; /* what all have up to kept_pos; 0: nothing */
     /* own part of a batch */
     lg_batch_seq *seq;    /* [n_slot + 1] */
@@ -114,6 +116,34 @@ static void say_forecast(leader *g) {
         (n - n / ranks) * g->row_s * 1e3, g->lim.n_spread);
 }
 
+/* Seconds that the help of all ranks gains in the products of a step of n rows, and adds in messages. */
+static double help_gain(const leader *g, double n) {
+    double most = g->lim.n_slice, part = most > 1 ? (n - 1) / (most - 1) : 0;
+    return (1 - part) * (g->whole_s[0] - g->slice_s[0]) +
+           part * (g->whole_s[1] - g->slice_s[1]);
+}
+
+static double help_cost(const leader *g, double n, double n_out) {
+    lg_row_count rows = {n, n};
+    double n_layer = g->slices.n_gdn + g->slices.n_attn;
+    return lg_slice_seconds(&g->how.links, &g->shape, &g->slices, n, n_out) -
+           n_layer * lg_exchange_seconds(&g->how.links, &g->shape, g->how.kind, rows);
+}
+
+/* How long dense products take, whole and in slices; what follows from it. */
+static void measure_help(leader *g) {
+    for (int i = 0; i < 2; i++) {
+        uint32_t n = i ? g->lim.n_slice : 1;
+        g->whole_s[i] = lg_backend_dense_seconds(g->own, n, false);
+        g->slice_s[i] = lg_backend_dense_seconds(g->own, n, true);
+    }
+    lg_diag_log(LG_LOG_WARN,
+                "one user's row: products that every rank has %.2f ms, slices of them %.2f ms; "
+                "slices add %.2f ms of messages, so %s",
+                g->whole_s[0] * 1e3, g->slice_s[0] * 1e3, help_cost(g, 1, 1) * 1e3,
+                help_gain(g, 1) > help_cost(g, 1, 1) ? "all ranks help" : "its rank is alone");
+}
+
 lg_status lg_leader_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool *pool,
                          lg_backend **be, lg_err *err) {
     *be = NULL;
@@ -140,6 +170,8 @@ lg_status lg_leader_open(const lg_weights *w, const lg_backend_opt *opt, lg_pool
                                 w->cfg.n_expert_tok, w->cfg.n_expert, opt->dist->how.wire};
     g->divide = lg_backend_divide_shape(&w->cfg, opt->kv);
     if (opt->n_spread && g->how.divide == LG_DIVIDE_AUTO) say_forecast(g);
+    g->slices = lg_backend_slice_shape(&w->cfg);
+    if (g->lim.n_slice && g->how.answers == LG_DIVIDE_AUTO) measure_help(g);
     *be = (lg_backend *)(void *)g;
     return LG_OK;
 fail:
@@ -346,12 +378,17 @@ static void choose_divided(leader *g, const lg_batch *b) {
     g->kept_pos = q->pos + q->n_tok;
 }
 
-/* Whether all ranks help with this step: its rows are few, and of one rank. */
+/* Whether all ranks help with this step: its rows are few and of one rank, and that is expected to be shorter. */
 static void choose_sliced(leader *g, const lg_batch *b) {
     g->sliced = false;
     if (b->n_seq == 0 || g->divided != UINT32_MAX || b->n_tok > g->lim.n_slice) return;
     uint32_t owner = b->seq[0].owner;
     if (g->rank_tok[owner] != b->n_tok) return;
+    double n_out = 0;
+    for (uint32_t i = 0; i < b->n_seq; i++) n_out += b->seq[i].n_out;
+    if (g->how.answers == LG_DIVIDE_AUTO &&
+        help_gain(g, b->n_tok) <= help_cost(g, b->n_tok, n_out))
+        return;
     g->sliced = true;
     g->slice = (lg_batch_slice){.owner = owner};
     if (g->n_sliced) (*g->n_sliced)++;
