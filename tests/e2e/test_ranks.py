@@ -144,9 +144,10 @@ class Answers(unittest.TestCase):
         long = dict(long_body(1, temperature=0, max_tokens=8), messages=[{"role": "user", "content": "word " * 900}])
         with server.Server() as s:
             alone = s.chat(long)["choices"]
-        with Group(3, "--divide-prompts", "auto") as s:
+        with Group(3, "--divide-prompts", "auto", "--divide-answers", "auto") as s:
             self.assertEqual(s.chat(long)["choices"], alone)
             self.assertRegex(s.errors(), "a prompt of 512 rows: dividing it")
+            self.assertRegex(s.errors(), r"one user's row: .* slices add -?[0-9.]+ ms of messages, so (all ranks help|its rank is alone)")
 
     def test_divided_answers(self):
         """One user's answers with the help of all ranks: those of one process, also beside prompts that are divided and with other sums."""
