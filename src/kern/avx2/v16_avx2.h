@@ -7,12 +7,13 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define V16_TILE_R 6 /* rows of a register tile, one v16 each */
-#define V16_P1     4 /* panels walked together for one row */
-#define V16_P2     2 /* and for two or three rows */
-#define V16_P3     1 /* and for four to six rows */
-#define V16_ATTN_V 1 /* vectors of a tile of attention, V16_TILE_R rows each */
-#define V16_ATTN_R 8 /* rows up to which keys and values are widened in registers */
+#define V16_TILE_R    6 /* rows of a register tile, one v16 each */
+#define V16_P1        4 /* panels walked together for one row */
+#define V16_P2        2 /* and for two or three rows */
+#define V16_P3        1 /* and for four to six rows */
+#define V16_ATTN_V    1 /* vectors of a tile of attention, V16_TILE_R rows each */
+#define V16_ATTN_R    8 /* rows up to which keys and values are widened in registers */
+#define V16_ATTN_Q8_R 6 /* the same for Q8_0, which costs more to widen */
 
 typedef struct v16 {
     __m256 a, b; /* lanes 0-7, 8-15 */
@@ -162,9 +163,10 @@ static inline void v16_store_f16(uint16_t *p, v16 x) {
 }
 
 static inline v16 v16_load_i8(const int8_t *p) {
-    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
-    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
-                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))};
+    __m128i lo = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    __m128i hi = _mm_loadl_epi64((const __m128i *)(const void *)(p + 8));
+    return (v16){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(lo)),
+                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(hi))};
 }
 
 /* E4M3 times 2^-8, through binary16: sign and the other bits one place down are the number with the same bias difference,

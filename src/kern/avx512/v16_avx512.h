@@ -7,12 +7,13 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define V16_TILE_R 12 /* rows of a register tile, one v16 each */
-#define V16_P1     8  /* panels walked together for one row */
-#define V16_P2     4  /* and for two or three rows */
-#define V16_P3     2  /* and for four to six rows */
-#define V16_ATTN_V 2  /* vectors of a tile of attention, V16_TILE_R rows each */
-#define V16_ATTN_R 16 /* rows up to which keys and values are widened in registers */
+#define V16_TILE_R    12 /* rows of a register tile, one v16 each */
+#define V16_P1        8  /* panels walked together for one row */
+#define V16_P2        4  /* and for two or three rows */
+#define V16_P3        2  /* and for four to six rows */
+#define V16_ATTN_V    2  /* vectors of a tile of attention, V16_TILE_R rows each */
+#define V16_ATTN_R    16 /* rows up to which keys and values are widened in registers */
+#define V16_ATTN_Q8_R 16 /* the same for Q8_0, which costs more to widen */
 
 typedef struct v16 {
     __m512 a;

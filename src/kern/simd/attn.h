@@ -33,13 +33,16 @@ typedef struct attn_b {
     size_t step;
 } attn_b;
 
-/* Rows x [][ld_x] times b; the sums begin at y [][LG_PAGE_TOK] with `add`, else at +0. */
+/* Rows x [][ld_x] times b; the sums begin at y [][LG_PAGE_TOK] with `add`, else at +0.  They end in y, or with `acc` are merged:
+ * acc [][ld_acc] = the sums, or sums c_b + acc c. */
 typedef struct attn_rows {
     const float *x;
     size_t ld_x;
     uint32_t n_k;
-    bool add;
-    float *y;
+    bool add, first;
+    float *y, *acc;
+    size_t ld_acc;
+    const float *c, *c_b;
 } attn_rows;
 
 /* 16 elements as floats; bytes of Q8_0 without their scale. */
@@ -74,19 +77,32 @@ INLINE void attn_key_scale(const lg_dtype type, const attn_b *b, size_t k, v16 *
                        : v16_set(1.0f);
 }
 
+/* Sums v of row r, where they belong; i: their columns. */
+INLINE void attn_put(const attn_rows *t, int r, int i, v16 v) {
+    if (!t->acc) {
+        v16_store(t->y + r * LG_PAGE_TOK + i, v);
+        return;
+    }
+    float *acc = t->acc + (size_t)r * t->ld_acc + i;
+    if (!t->first) v = v16_fma(v, v16_set(t->c_b[r]), v16_mul(v16_load(acc), v16_set(t->c[r])));
+    v16_store(acc, v);
+}
+
 INLINE void attn_tile(const lg_dtype type, const attn_b *b, const attn_rows *t,
-                      const size_t ld_x, const int n_row) {
+                      const size_t ld_x, const size_t n_k, const int n_row) {
     v16 acc[V16_TILE_R][V16_ATTN_V], w[V16_ATTN_V], scale[V16_ATTN_V];
     const float *x = t->x;
+    const size_t step = b->step;
+    const bool fetch = type != LG_F32 || step > 0;
     for (int r = 0; r < n_row; r++)
         for (int v = 0; v < V16_ATTN_V; v++)
             acc[r][v] = t->add ? v16_load(t->y + r * LG_PAGE_TOK + 16 * v) : v16_set(0.0f);
-    const size_t block = type == LG_Q8_0 ? 32 : t->n_k; /* of one scale */
-    for (size_t k0 = 0; k0 < t->n_k; k0 += block) {
-        size_t end = k0 + block < t->n_k ? k0 + block : t->n_k;
+    const size_t block = type == LG_Q8_0 ? 32 : n_k; /* of one scale */
+    for (size_t k0 = 0; k0 < n_k; k0 += block) {
+        size_t end = k0 + block < n_k ? k0 + block : n_k;
         attn_key_scale(type, b, k0, scale);
         _Pragma("GCC unroll 4") for (size_t k = k0; k < end; k++) {
-            attn_fetch(type, b->ahead + k * b->step);
+            if (fetch) attn_fetch(type, b->ahead + k * step);
             attn_widen(type, b, k, scale, w);
             for (int r = 0; r < n_row; r++) {
                 v16 xr = v16_set(x[(size_t)r * ld_x + k]);
@@ -95,19 +111,18 @@ INLINE void attn_tile(const lg_dtype type, const attn_b *b, const attn_rows *t,
         }
     }
     for (int r = 0; r < n_row; r++)
-        for (int v = 0; v < V16_ATTN_V; v++)
-            v16_store(t->y + r * LG_PAGE_TOK + 16 * v, acc[r][v]);
+        for (int v = 0; v < V16_ATTN_V; v++) attn_put(t, r, 16 * v, acc[r][v]);
 }
 
-/* The distances that occur are constants: a row is then an offset, not a register. */
+/* The distances and lengths that mostly occur are constants: a row is then an offset, not a register, and loops end as foreseen. */
 INLINE void attn_tile_ld(const lg_dtype type, const attn_b *b, const attn_rows *t,
                          const int n_row) {
-    if (t->ld_x == LG_PAGE_TOK) {
-        attn_tile(type, b, t, LG_PAGE_TOK, n_row);
-    } else if (t->ld_x == 256) {
-        attn_tile(type, b, t, 256, n_row);
+    if (t->ld_x == LG_PAGE_TOK && t->n_k == LG_PAGE_TOK) {
+        attn_tile(type, b, t, LG_PAGE_TOK, LG_PAGE_TOK, n_row);
+    } else if (t->ld_x == 256 && t->n_k == ATTN_K) {
+        attn_tile(type, b, t, 256, ATTN_K, n_row);
     } else {
-        attn_tile(type, b, t, t->ld_x, n_row);
+        attn_tile(type, b, t, t->ld_x, t->n_k, n_row);
     }
 }
 
@@ -166,6 +181,7 @@ static inline void attn_pack_some(const attn_b *b, uint32_t n_k, uint32_t n_col,
         memcpy(row, (const uint8_t *)b->at + k * b->ld * bytes, n_col * bytes);
         attn_b one = *b;
         one.at = row;
+        one.ahead += k * b->step;
         if (b->value_scale) one.value_scale = b->value_scale + k;
         switch (b->type) {
         case LG_BF16: attn_pack_of(LG_BF16, &one, 1, pack + k * ATTN_COL); break;
@@ -189,6 +205,11 @@ static inline void attn_pack(attn_b *b, uint32_t n_k, uint32_t n_col, float *pac
         }
     }
     *b = (attn_b){.type = LG_F32, .at = pack, .ld = ATTN_COL, .ahead = (const uint8_t *)pack};
+}
+
+/* Rows up to which a page is widened in registers. */
+static inline uint32_t attn_n_widen(lg_dtype kv) {
+    return kv == LG_Q8_0 ? V16_ATTN_Q8_R : V16_ATTN_R;
 }
 
 /* ---- a group of rows ---- */
@@ -215,6 +236,7 @@ static inline uint32_t attn_collect(const lg_attn_arg *a, uint32_t row, attn_gro
 static inline void attn_scores(const lg_attn_arg *a, const lg_kv_part *at, attn_group *g) {
     _Alignas(64) float pack[ATTN_K * ATTN_COL];
     size_t bytes = attn_bytes(a->kv), half = lg_kv_bytes(a->kv, a->d) / 2;
+    uint32_t n_widen = attn_n_widen(a->kv);
     size_t step = half * ATTN_COL / LG_PAGE_TOK / a->d; /* of the values for a row of keys */
     for (uint32_t j = 0; j < g->n_most; j += ATTN_COL) {
         for (uint32_t k0 = 0; k0 < a->d; k0 += ATTN_K) {
@@ -227,7 +249,7 @@ static inline void attn_scores(const lg_attn_arg *a, const lg_kv_part *at, attn_
             if (b.key_scale) b.key_scale += k0 / 32 * LG_PAGE_TOK + j;
             attn_rows t = {.ld_x = a->ld_q, .add = k0 > 0};
             t.n_k = a->d - k0 < ATTN_K ? a->d - k0 : ATTN_K;
-            if (g->n_row > V16_ATTN_R) attn_pack(&b, t.n_k, ATTN_COL, pack);
+            if (g->n_row > n_widen) attn_pack(&b, t.n_k, ATTN_COL, pack);
             for (uint32_t r = 0, n; r < g->n_row; r += n) {
                 n = attn_take(g->n_row - r);
                 t.x = a->q + (g->row0 + r) * a->ld_q + k0;
@@ -299,15 +321,29 @@ static inline void attn_merge(const lg_attn_arg *a, const attn_group *g, uint32_
     }
 }
 
-/* Values of the columns of b for the n rows from r0: what all see, then what each sees alone. */
+/* Values of n_ch columns from c, those of b, for the n rows from r0, merged: what all see, then what each sees alone. */
 static inline void attn_value_tile(const lg_attn_arg *a, const attn_group *g, const attn_b *b,
-                                   uint32_t r0, uint32_t n, float *sum) {
+                                   uint32_t r0, uint32_t n, uint32_t c, uint32_t n_ch) {
+    _Alignas(64) float sum[V16_TILE_R * LG_PAGE_TOK];
     const uint32_t *n_see = a->n_see + g->row0 + r0;
-    attn_rows t = {.x = g->p[r0], .ld_x = LG_PAGE_TOK, .n_k = LG_PAGE_TOK, .y = sum};
+    attn_rows t = {.x = g->p[r0],
+                   .ld_x = LG_PAGE_TOK,
+                   .n_k = LG_PAGE_TOK,
+                   .first = a->first,
+                   .y = sum,
+                   .ld_acc = a->d,
+                   .c = g->c + r0,
+                   .c_b = g->c_b + r0};
     for (uint32_t r = 0; r < n; r++)
         if (n_see[r] < t.n_k) t.n_k = n_see[r];
+    bool whole = t.n_k == g->n_most;
+    if (whole && n_ch == ATTN_COL) t.acc = a->acc + (size_t)(g->row0 + r0) * a->d + c;
     attn_run(b, &t, n);
-    if (t.n_k == g->n_most) return;
+    if (t.acc) return;
+    if (whole) {
+        attn_merge(a, g, r0, n, c, n_ch, sum);
+        return;
+    }
     attn_b rest = *b;
     rest.at = (const uint8_t *)b->at + t.n_k * b->ld * attn_bytes(b->type);
     if (b->value_scale) rest.value_scale = b->value_scale + t.n_k;
@@ -319,6 +355,7 @@ static inline void attn_value_tile(const lg_attn_arg *a, const attn_group *g, co
                          .y = sum + r * LG_PAGE_TOK};
         if (one.n_k) attn_run(&rest, &one, 1);
     }
+    attn_merge(a, g, r0, n, c, n_ch, sum);
 }
 
 /* Ask for the sums of n rows from r0 that a tile of columns from c will be merged into. */
@@ -331,9 +368,10 @@ static inline void attn_fetch_acc(const lg_attn_arg *a, const attn_group *g, uin
 
 static inline void attn_values(const lg_attn_arg *a, const lg_kv_part *at,
                                const attn_group *g) {
-    _Alignas(64) float pack[LG_PAGE_TOK * ATTN_COL], sum[V16_TILE_R * LG_PAGE_TOK];
+    _Alignas(64) float pack[LG_PAGE_TOK * ATTN_COL];
     float scale[LG_PAGE_TOK];
     size_t bytes = attn_bytes(a->kv), half = lg_kv_bytes(a->kv, a->d) / 2;
+    uint32_t n_widen = attn_n_widen(a->kv);
     const uint8_t *next = a->next ? a->next : a->page; /* what is in the cache costs nothing */
     for (uint32_t c = 0; c < a->d; c += ATTN_COL) {
         uint32_t n_ch = a->d - c < ATTN_COL ? a->d - c : ATTN_COL;
@@ -348,12 +386,11 @@ static inline void attn_values(const lg_attn_arg *a, const lg_kv_part *at,
                           v16_load_f16(at->value_scale + (size_t)c / 32 * LG_PAGE_TOK + j));
             b.value_scale = scale;
         }
-        if (g->n_row > V16_ATTN_R || n_ch < ATTN_COL) attn_pack(&b, g->n_most, n_ch, pack);
+        if (g->n_row > n_widen || n_ch < ATTN_COL) attn_pack(&b, g->n_most, n_ch, pack);
         for (uint32_t r = 0, n; r < g->n_row; r += n) {
             n = attn_take(g->n_row - r);
             attn_fetch_acc(a, g, r, n, c);
-            attn_value_tile(a, g, &b, r, n, sum);
-            attn_merge(a, g, r, n, c, n_ch, sum);
+            attn_value_tile(a, g, &b, r, n, c, n_ch);
         }
     }
 }
