@@ -88,6 +88,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest mixed[] = {
         cmocka_unit_test(test_warm_and_batched),
         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_put_back),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     int failed = open_device("");
