@@ -85,8 +85,8 @@ def toy(path):
     expect(code == 1 and err.strip(), "an unknown target", (code, err))
 
 
-# What was compiled by hand, and some room; 35B's prefill and its copies have no figure yet and are printed only.
-WIDE = {"35b": {"decode-64-ctx-8192": 0.25, "decode-512-ctx-8192": 0.9},
+# What was compiled when this was written, and some room.
+WIDE = {"35b": {"decode-64-ctx-8192": 0.15, "decode-512-ctx-8192": 0.3, "prefill-8x1024-ctx-8192": 2.3},
         "397b": {"decode-64-ctx-8192": 0.3, "decode-512-ctx-8192": 0.9, "prefill-8x1024-ctx-8192": 4.5}}
 
 
@@ -96,7 +96,7 @@ def wide(path, name):
     print(out)
     expect(code == 0, "status 0", (code, err))
     expect(len(rows(out)) == 3 and all(r.endswith(" fits") for r in rows(out)), "three rows that fit", out)
-    expect(name == "35b" or out.count("; 12 kernels; 0 copies as big as a pool ") >= 2, "decode without a copy of a pool", out)
+    expect(out.count("; 12 kernels; 0 copies as big as a pool ") >= 2, "decode without a copy of a pool", out)
     temp(out, WIDE[name])
 
 
