@@ -245,6 +245,79 @@ static void test_divided_slot_is_used_again(void **state) {
     lg_mem_free(r);
 }
 
+/* What was sampled of two texts side by side, of each rank in turn: alone, and by ranks. */
+static lg_sampled pairs[2][3][2];
+
+/* Steps of 5 and 3 rows of two texts of one owner; the second one samples from both. */
+static lg_status run_pairs(const lg_backend_ops *ops, const lg_weights *w,
+                           const lg_backend_opt *opt, bool alone, lg_err *err) {
+    static const uint32_t pos[2][2] = {{0, 0}, {2, 3}}, n_tok[2][2] = {{2, 3}, {1, 2}};
+    uint32_t ids[2][5], page[2] = {0, 1};
+    lg_backend *be;
+    lg_status st = ops->open(w, opt, NULL, &be, err);
+    for (uint32_t i = 0; i < 6 && st == LG_OK; i++) {
+        uint32_t owner = i / 2, t = i % 2, tok[5];
+        lg_batch b = {.tok = tok, .page = page, .n_page = 2, .n_seq = 2};
+        lg_sampled none[2];
+        lg_step_out o = {.sampled = t ? pairs[!alone][owner] : none};
+        lg_sampler greedy[2];
+        lg_batch_seq seq[2];
+        for (uint32_t k = 0; k < 2; k++) {
+            uint32_t end = pos[t][k] + n_tok[t][k];
+            made_up(10 * owner + k, w->cfg.n_vocab, ids[k], 5);
+            greedy[k] = (lg_sampler){
+                .params = {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_top = 3},
+                .ids = ids[k],
+                .n_prompt = end,
+                .n_id = end};
+            seq[k] = (lg_batch_seq){.owner = alone ? 0 : owner,
+                                    .slot = k,
+                                    .pos = pos[t][k],
+                                    .n_tok = n_tok[t][k],
+                                    .tok0 = b.n_tok,
+                                    .page0 = k,
+                                    .n_out = t,
+                                    .sampler = t ? &greedy[k] : NULL};
+            memcpy(tok + b.n_tok, ids[k] + pos[t][k], n_tok[t][k] * sizeof *tok);
+            b.n_tok += n_tok[t][k];
+        }
+        b.seq = seq;
+        st = ops->step(be, &b, &o);
+    }
+    if (be) ops->close(&be);
+    return st;
+}
+
+static lg_status lead_pairs(rig *r) {
+    lg_backend_opt opt = r->budget.opt;
+    opt.dist = &r->dist[0];
+    return run_pairs(&group_ops, r->part[0], &opt, false, &r->err[0]);
+}
+
+/* Several texts of one rank, whichever it is: each helper knows which rows give logits. */
+static void test_sliced_pairs(void **state) {
+    (void)state;
+    rig *r = lg_mem_alloc(sizeof *r);
+    assert_non_null(r);
+    group_open_model(r, "tests/data/models/tiny-moe");
+    group_fit(r, NULL);
+    assert_int_equal(run_pairs(&group_cpu, r->all, &r->budget.opt, true, &r->err[0]), LG_OK);
+    r->how = (lg_exchange_how){.answers = LG_DIVIDE_ON};
+    r->lead = lead_pairs;
+    group_open_ranks(r, 3, 83);
+    group_run(r, LG_OK);
+    assert_int_equal(r->n_sliced, 6);
+    for (uint32_t i = 0; i < 6; i++) {
+        const lg_sampled *a = &pairs[0][i / 2][i % 2], *g = &pairs[1][i / 2][i % 2];
+        assert_int_equal(a->id, g->id);
+        assert_memory_equal(&a->logprob, &g->logprob, sizeof a->logprob);
+        assert_memory_equal(a->top, g->top, 3 * sizeof *a->top);
+    }
+    group_close_ranks(r);
+    group_close_model(r);
+    lg_mem_free(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_moe_bits),
@@ -257,6 +330,7 @@ int main(void) {
         cmocka_unit_test(test_divided_by_threads),
         cmocka_unit_test(test_divided_where_it_pays),
         cmocka_unit_test(test_divided_slot_is_used_again),
+        cmocka_unit_test(test_sliced_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
