@@ -1,8 +1,7 @@
 /* test_pjrt.c - the PJRT runtime layer on a plugin of our own (fake_pjrt.c), which checks sizes, lifetimes and order. */
 #include "backend/pjrt/be.h"
-#include "fake_pjrt.h"
+#include "fake_pjrt_rig.h"
 
-#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,36 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-
-static char path[1024];
-
-static lg_pjrt_plugin *open_plugin(const char *how) {
-    lg_pjrt_plugin *p;
-    lg_err err;
-    setenv("LG_FAKE_PJRT", how, 1);
-    if (lg_pjrt_plugin_open(path, &p, &err) != LG_OK) fail_msg("%s", err.msg);
-    return p;
-}
-
-static lg_pjrt_client *open_client(lg_pjrt_plugin *p) {
-    lg_pjrt_client *c;
-    lg_err err;
-    if (lg_pjrt_client_open(p, NULL, &c, &err) != LG_OK) fail_msg("%s", err.msg);
-    return c;
-}
-
-/* Objects that the plugin still has. */
-static int alive(void) {
-    void *lib = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    int (*count)(void);
-    assert_non_null(lib);
-    *(void **)&count = dlsym(lib, "fake_pjrt_alive");
-    int n = count();
-    dlclose(lib);
-    return n;
-}
-
-static const lg_pjrt_compile one = {.n_replica = 1, .n_partition = 1};
 
 static lg_pjrt_exe *compile(lg_pjrt_client *c, const char *text, const lg_pjrt_compile *how) {
     lg_pjrt_exe *e;
@@ -55,18 +24,18 @@ static void refused(const char *how, lg_status want, const char *message) {
     lg_pjrt_plugin *p;
     lg_err err = {0};
     setenv("LG_FAKE_PJRT", how, 1);
-    assert_int_equal(lg_pjrt_plugin_open(path, &p, &err), want);
+    assert_int_equal(lg_pjrt_plugin_open(fake_rig_path(), &p, &err), want);
     assert_null(p);
     if (!strstr(err.msg, message)) fail_msg("found \"%s\", expected \"%s\"", err.msg, message);
 }
 
 static void test_load(void **state) {
     (void)state;
-    lg_pjrt_plugin *p = open_plugin("");
+    lg_pjrt_plugin *p = fake_rig_plugin("");
     assert_string_equal(lg_pjrt_plugin_about(p), "API 0.114, StableHLO 1.2.3");
     uint64_t build = lg_pjrt_plugin_build(p);
     lg_pjrt_plugin_close(&p);
-    p = open_plugin("");
+    p = fake_rig_plugin("");
     assert_true(lg_pjrt_plugin_build(p) == build);
     lg_pjrt_plugin_close(&p);
     refused("major", LG_E_UNSUPPORTED, "PJRT API 1.114, expected 0.x");
@@ -76,7 +45,7 @@ static void test_load(void **state) {
     assert_int_equal(lg_pjrt_plugin_open("/nowhere/x.so", &p, &err), LG_E_IO);
     assert_string_equal(err.msg, "/nowhere/x.so: No such file or directory");
     assert_int_equal(lg_pjrt_plugin_open("/proc/self/exe", &p, &err), LG_E_IO);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 /* What a plugin lacks is named when it is asked for; the rest works. */
@@ -85,18 +54,18 @@ static void test_absent(void **state) {
     lg_err err;
     lg_pjrt_topo *t;
     lg_pjrt_stream *s;
-    lg_pjrt_plugin *p = open_plugin("old hole");
+    lg_pjrt_plugin *p = fake_rig_plugin("old hole");
     assert_int_equal(lg_pjrt_topo_open(p, "fake:2", NULL, &t, &err), LG_E_UNSUPPORTED);
     assert_string_equal(err.msg,
                         "plugin: TopologyDescription_Create is not in its table (API 0.114, "
                         "StableHLO 1.2.3)");
-    lg_pjrt_client *c = open_client(p);
+    lg_pjrt_client *c = fake_rig_client(p);
     lg_pjrt_dims d = {LG_PJRT_F32, 1, {4}};
     assert_int_equal(lg_pjrt_stream_open(c, 0, &d, &s, &err), LG_E_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "CreateBuffersForAsync"));
     lg_pjrt_client_close(&c);
     lg_pjrt_plugin_close(&p);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 /* ---- options ---- */
@@ -138,7 +107,7 @@ static void is_bytes(const lg_pjrt_compile *how, const char *hex) {
 /* Encoded by hand from the field numbers; the first is what other clients send. */
 static void test_compile_bytes(void **state) {
     (void)state;
-    is_bytes(&one, "1A 04 20 01 28 01");
+    is_bytes(&fake_rig_one, "1A 04 20 01 28 01");
     is_bytes(&(lg_pjrt_compile){.n_replica = 1, .n_partition = 2},
              "1A 19 20 01 28 02 30 01 4A 0E 08 01 10 02 1A 03 0A 01 00 1A 03 0A 01 01 "
              "98 01 01");
@@ -167,7 +136,7 @@ static void test_client(void **state) {
     lg_pjrt_options o;
     lg_pjrt_device_info info;
     lg_pjrt_memory m;
-    lg_pjrt_plugin *p = open_plugin("");
+    lg_pjrt_plugin *p = fake_rig_plugin("");
     assert_int_equal(lg_pjrt_options_parse("count=2", &o, &err), LG_OK);
     assert_int_equal(lg_pjrt_client_open(p, &o, &c, &err), LG_OK);
     assert_string_equal(lg_pjrt_client_platform(c), "fake");
@@ -187,11 +156,11 @@ static void test_client(void **state) {
     assert_string_equal(
         err.msg, "plugin: Client_Create: Unexpected option name passed to PJRT_Client_Create");
     lg_pjrt_plugin_close(&p);
-    p = open_plugin("fail");
+    p = fake_rig_plugin("fail");
     assert_int_equal(lg_pjrt_client_open(p, NULL, &c, &err), LG_E_BACKEND);
     assert_string_equal(err.msg, "plugin: Client_Create: No device found.");
     lg_pjrt_plugin_close(&p);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 /* ---- programs ---- */
@@ -200,19 +169,19 @@ static void test_compile_errors(void **state) {
     (void)state;
     lg_err err;
     lg_pjrt_exe *e;
-    lg_pjrt_plugin *p = open_plugin("");
-    lg_pjrt_client *c = open_client(p);
-    assert_int_equal(lg_pjrt_exe_compile(c, "x", 1, &one, &e, &err), LG_E_FORMAT);
+    lg_pjrt_plugin *p = fake_rig_plugin("");
+    lg_pjrt_client *c = fake_rig_client(p);
+    assert_int_equal(lg_pjrt_exe_compile(c, "x", 1, &fake_rig_one, &e, &err), LG_E_FORMAT);
     assert_string_equal(err.msg, "plugin: Client_Compile: -:1:1: error: expected 'fake'");
     assert_int_equal(err.code, LG_E_FORMAT);
-    assert_int_equal(lg_pjrt_exe_compile(c, "big", 3, &one, &e, &err), LG_E_NOMEM);
+    assert_int_equal(lg_pjrt_exe_compile(c, "big", 3, &fake_rig_one, &e, &err), LG_E_NOMEM);
     const lg_pjrt_compile many = {.n_replica = 4, .n_partition = 1};
     assert_int_equal(lg_pjrt_exe_compile(c, "fake results=1 tied=0", 21, &many, &e, &err),
                      LG_E_ARG);
     assert_string_equal(err.msg, "compile: a program for 4 devices, the client has 3");
     lg_pjrt_client_close(&c);
     lg_pjrt_plugin_close(&p);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 static void note_cost(void *ctx, const char *name, double value) {
@@ -228,13 +197,14 @@ static void test_topology(void **state) {
     lg_pjrt_exe_memory m;
     lg_pjrt_device_info info;
     lg_buf b = {0};
-    lg_pjrt_plugin *p = open_plugin("");
+    lg_pjrt_plugin *p = fake_rig_plugin("");
     assert_int_equal(lg_pjrt_topo_open(p, "fake:9", NULL, &t, &err), LG_E_ARG);
     assert_int_equal(lg_pjrt_topo_open(p, "fake:2", NULL, &t, &err), LG_OK);
     assert_int_equal(lg_pjrt_topo_n(t), 3);
     lg_pjrt_topo_info(t, 1, &info);
     assert_int_equal(info.id, 1);
-    assert_int_equal(lg_pjrt_exe_compile_for(t, text, strlen(text), &one, &e, &err), LG_OK);
+    assert_int_equal(lg_pjrt_exe_compile_for(t, text, strlen(text), &fake_rig_one, &e, &err),
+                     LG_OK);
     assert_int_equal(lg_pjrt_exe_n_out(e), 2);
     assert_int_equal(lg_pjrt_exe_memory_of(e, &m, &err), LG_OK);
     assert_int_equal(m.alias_bytes, 4);
@@ -248,7 +218,7 @@ static void test_topology(void **state) {
     lg_pjrt_exe_close(&e);
     lg_pjrt_topo_close(&t);
     lg_pjrt_plugin_close(&p);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 /* ---- buffers and runs ---- */
@@ -276,8 +246,8 @@ static void test_run(void **state) {
     (void)state;
     const char *how = *state ? *state : "";
     lg_err err;
-    lg_pjrt_plugin *p = open_plugin(how);
-    lg_pjrt_client *c = open_client(p);
+    lg_pjrt_plugin *p = fake_rig_plugin(how);
+    lg_pjrt_client *c = fake_rig_client(p);
     const lg_pjrt_compile two = {.n_replica = 2, .n_partition = 1};
     lg_pjrt_exe *e = compile(c, "fake results=3 tied=2", &two);
     lg_pjrt_buf *arg[6], *out[6];
@@ -309,15 +279,15 @@ static void test_run(void **state) {
     lg_pjrt_exe_close(&e);
     lg_pjrt_client_close(&c);
     lg_pjrt_plugin_close(&p);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 static void test_buffer_errors(void **state) {
     (void)state;
     lg_err err;
     lg_pjrt_buf *b;
-    lg_pjrt_plugin *p = open_plugin("");
-    lg_pjrt_client *c = open_client(p);
+    lg_pjrt_plugin *p = fake_rig_plugin("");
+    lg_pjrt_client *c = fake_rig_client(p);
     const uint32_t ones[2] = {UINT32_MAX, 0};
     /* these would end the process inside a plugin */
     const lg_pjrt_dims none = {0, 1, {2}}, negative = {LG_PJRT_F32, 1, {-2}},
@@ -333,7 +303,7 @@ static void test_buffer_errors(void **state) {
     assert_null(b);
     lg_pjrt_client_close(&c);
     lg_pjrt_plugin_close(&p);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 static void test_stream(void **state) {
@@ -341,8 +311,8 @@ static void test_stream(void **state) {
     lg_err err;
     lg_pjrt_stream *s;
     lg_pjrt_buf *b;
-    lg_pjrt_plugin *p = open_plugin("");
-    lg_pjrt_client *c = open_client(p);
+    lg_pjrt_plugin *p = fake_rig_plugin("");
+    lg_pjrt_client *c = fake_rig_client(p);
     const float v[2] = {3, 3.5f};
     assert_int_equal(lg_pjrt_stream_open(c, 1, &pair, &s, &err), LG_OK);
     assert_int_equal(lg_pjrt_stream_put(s, v, 3, &err), LG_OK);
@@ -361,7 +331,7 @@ static void test_stream(void **state) {
     assert_null(s);
     lg_pjrt_client_close(&c);
     lg_pjrt_plugin_close(&p);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 /* ---- the text of --device ---- */
@@ -370,7 +340,7 @@ static void device_refused(const char *options, lg_status want, const char *mess
     char spec[1200];
     lg_err err = {0};
     lg_pjrt_device *d;
-    snprintf(spec, sizeof spec, "pjrt:%s%s", path, options);
+    snprintf(spec, sizeof spec, "pjrt:%s%s", fake_rig_path(), options);
     assert_int_equal(lg_pjrt_device_open(spec, &d, &err), want);
     assert_null(d);
     if (!strstr(err.msg, message)) fail_msg("found \"%s\", expected \"%s\"", err.msg, message);
@@ -385,7 +355,7 @@ static void test_device(void **state) {
     snprintf(spec, sizeof spec,
              "pjrt:%s,weights=f32,count=2,devices=3,programs=/x,"
              "programs_mib=3,loaded=5,mixed=false",
-             path);
+             fake_rig_path());
     assert_true(lg_pjrt_device_is(spec) && !lg_pjrt_device_is("cpu"));
     assert_int_equal(lg_pjrt_device_open(spec, &d, &err), LG_OK);
     assert_int_equal(d->weight, LG_PJRT_F32);
@@ -399,7 +369,7 @@ static void test_device(void **state) {
     assert_int_equal(lg_pjrt_device_memory(d), 345);
     uint64_t build = lg_pjrt_device_build(d);
     lg_pjrt_device_close(&d);
-    snprintf(spec, sizeof spec, "pjrt:%s", path);
+    snprintf(spec, sizeof spec, "pjrt:%s", fake_rig_path());
     assert_int_equal(lg_pjrt_device_open(spec, &d, &err), LG_OK);
     assert_int_equal(d->weight, LG_PJRT_BF16);
     assert_true(d->mixed && d->n == 1 && !d->cache.dir);
@@ -417,7 +387,7 @@ static void test_device(void **state) {
     assert_int_equal(lg_pjrt_device_open("gpu", &d, &err), LG_E_ARG);
     assert_string_equal(err.msg, "device: found 'gpu', expected cpu or pjrt:PATH");
     assert_int_equal(lg_pjrt_device_open("pjrt:/nowhere", &d, &err), LG_E_IO);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 /* Each allocation of an open, a compile and a stream fails in turn: nothing stays behind. */
@@ -436,11 +406,13 @@ static void test_no_memory(void **state) {
         lg_pjrt_stream *s = NULL;
         lg_pjrt_buf *b = NULL;
         lg_mem_fail_at(n);
-        st = lg_pjrt_plugin_open(path, &p, &err);
+        st = lg_pjrt_plugin_open(fake_rig_path(), &p, &err);
         if (st == LG_OK) st = lg_pjrt_client_open(p, NULL, &c, &err);
         if (st == LG_OK) st = lg_pjrt_topo_open(p, "fake:2", NULL, &t, &err);
-        if (st == LG_OK) st = lg_pjrt_exe_compile(c, text, strlen(text), &one, &e, &err);
-        if (st == LG_OK) st = lg_pjrt_exe_compile_for(t, text, strlen(text), &one, &f, &err);
+        if (st == LG_OK)
+            st = lg_pjrt_exe_compile(c, text, strlen(text), &fake_rig_one, &e, &err);
+        if (st == LG_OK)
+            st = lg_pjrt_exe_compile_for(t, text, strlen(text), &fake_rig_one, &f, &err);
         if (st == LG_OK) st = lg_pjrt_stream_open(c, 0, &pair, &s, &err);
         lg_mem_fail_at(0);
         if (s) assert_int_equal(lg_pjrt_stream_close(&s, &b, NULL), LG_E_ARG);
@@ -449,7 +421,7 @@ static void test_no_memory(void **state) {
         lg_pjrt_topo_close(&t);
         lg_pjrt_client_close(&c);
         lg_pjrt_plugin_close(&p);
-        assert_int_equal(alive(), 0);
+        assert_int_equal(fake_rig_alive(), 0);
         assert_int_equal(lg_mem_alive(), before);
         assert_true(n < 100);
     }
@@ -499,8 +471,6 @@ static void test_likely_sizes(void **state) {
 }
 
 int main(void) {
-    const char *build = getenv("LG_BUILD_DIR");
-    snprintf(path, sizeof path, "%s/tests/unit/fake_pjrt.so", build ? build : "build");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_load),
         cmocka_unit_test(test_absent),

@@ -1,9 +1,8 @@
 /* test_pjrt_cache.c - programs kept in files, on a plugin of our own (fake_pjrt.c): hits, damage, limits, another environment. */
 #include "backend/pjrt/pjrt.h"
-#include "fake_pjrt.h"
+#include "fake_pjrt_rig.h"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,36 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
-
-static char path[1024];
-
-static lg_pjrt_plugin *open_plugin(const char *how) {
-    lg_pjrt_plugin *p;
-    lg_err err;
-    setenv("LG_FAKE_PJRT", how, 1);
-    if (lg_pjrt_plugin_open(path, &p, &err) != LG_OK) fail_msg("%s", err.msg);
-    return p;
-}
-
-static lg_pjrt_client *open_client(lg_pjrt_plugin *p) {
-    lg_pjrt_client *c;
-    lg_err err;
-    if (lg_pjrt_client_open(p, NULL, &c, &err) != LG_OK) fail_msg("%s", err.msg);
-    return c;
-}
-
-/* Objects that the plugin still has. */
-static int alive(void) {
-    void *lib = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    int (*count)(void);
-    assert_non_null(lib);
-    *(void **)&count = dlsym(lib, "fake_pjrt_alive");
-    int n = count();
-    dlclose(lib);
-    return n;
-}
-
-static const lg_pjrt_compile one = {.n_replica = 1, .n_partition = 1};
 
 static int find_file(const char *dir, char *to, size_t size) {
     int n = 0;
@@ -61,7 +30,8 @@ static void through_text(lg_pjrt_cache *k, lg_pjrt_client *c, const char *text, 
                          uint32_t misses) {
     lg_err err;
     lg_pjrt_exe *e;
-    assert_int_equal(lg_pjrt_cache_compile(k, c, text, strlen(text), &one, &e, &err), LG_OK);
+    assert_int_equal(lg_pjrt_cache_compile(k, c, text, strlen(text), &fake_rig_one, &e, &err),
+                     LG_OK);
     assert_int_equal(lg_pjrt_exe_n_out(e), 2);
     assert_int_equal(k->n_hit, hits);
     assert_int_equal(k->n_miss, misses);
@@ -77,8 +47,8 @@ static void test_cache(void **state) {
     char base[] = "/tmp/lignum-pjrt-XXXXXX", dir[64], file[512];
     assert_non_null(mkdtemp(base));
     snprintf(dir, sizeof dir, "%s/programs", base);
-    lg_pjrt_plugin *p = open_plugin("");
-    lg_pjrt_client *c = open_client(p);
+    lg_pjrt_plugin *p = fake_rig_plugin("");
+    lg_pjrt_client *c = fake_rig_client(p);
     lg_diag_set_level(LG_LOG_ERROR);
     lg_pjrt_cache k = {.dir = dir};
     through(&k, c, 0, 1);
@@ -119,7 +89,7 @@ static void test_cache(void **state) {
     rmdir(base);
     lg_pjrt_client_close(&c);
     lg_pjrt_plugin_close(&p);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 /* Another environment is another code: XLA_FLAGS and LIBTPU_INIT_ARGS, as they were when the plugin was opened. */
@@ -140,8 +110,8 @@ static void test_cache_environment(void **state) {
     for (uint32_t i = 0; i < 2 * LG_COUNT(set); i++) {
         uint32_t at = i % LG_COUNT(set);
         setenv(set[at][0], set[at][1], 1);
-        lg_pjrt_plugin *p = open_plugin("");
-        lg_pjrt_client *c = open_client(p);
+        lg_pjrt_plugin *p = fake_rig_plugin("");
+        lg_pjrt_client *c = fake_rig_client(p);
         lg_pjrt_cache k = {.dir = dir};
         /* a, b, b and a, b, a; then the second of these is there, and b and a beside a: */
         bool hit = at >= 3 || i >= LG_COUNT(set);
@@ -161,7 +131,7 @@ static void test_cache_environment(void **state) {
     }
     while (find_file(dir, file, sizeof file)) unlink(file);
     rmdir(dir);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 /* A file that the plugin does not take is made again; three, and none that it takes, end it. */
@@ -169,8 +139,8 @@ static void test_cache_stale(void **state) {
     (void)state;
     char dir[] = "/tmp/lignum-pjrt-XXXXXX", file[512];
     assert_non_null(mkdtemp(dir));
-    lg_pjrt_plugin *p = open_plugin("");
-    lg_pjrt_client *c = open_client(p);
+    lg_pjrt_plugin *p = fake_rig_plugin("");
+    lg_pjrt_client *c = fake_rig_client(p);
     lg_diag_set_level(LG_LOG_ERROR);
     lg_pjrt_cache k = {.dir = dir}, l = {.dir = dir};
     through(&k, c, 0, 1);
@@ -202,8 +172,8 @@ static void test_cache_limit(void **state) {
                                         "fake results=2 tied=1  "};
     char dir[] = "/tmp/lignum-pjrt-XXXXXX", file[512], name[2][512];
     assert_non_null(mkdtemp(dir));
-    lg_pjrt_plugin *p = open_plugin("");
-    lg_pjrt_client *c = open_client(p);
+    lg_pjrt_plugin *p = fake_rig_plugin("");
+    lg_pjrt_client *c = fake_rig_client(p);
     lg_diag_set_level(LG_LOG_ERROR);
     lg_pjrt_cache k = {.dir = dir, .limit_bytes = 200}; /* a file has about 91 */
     struct timespec old[2] = {{100, 0}, {100, 0}}, older[2] = {{50, 0}, {50, 0}};
@@ -244,12 +214,10 @@ static void test_cache_limit(void **state) {
     assert_int_equal(rmdir(dir), 0);
     lg_pjrt_client_close(&c);
     lg_pjrt_plugin_close(&p);
-    assert_int_equal(alive(), 0);
+    assert_int_equal(fake_rig_alive(), 0);
 }
 
 int main(void) {
-    const char *build = getenv("LG_BUILD_DIR");
-    snprintf(path, sizeof path, "%s/tests/unit/fake_pjrt.so", build ? build : "build");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cache),
         cmocka_unit_test(test_cache_environment),
