@@ -4,9 +4,8 @@
  * which collectives there are.  No weights are read.  Test: tests/py/compile.py; docs/PJRT.md has tables of real widths. */
 #include "cli.h"
 
+#include "backend/pjrt/be.h"
 #include "backend/pjrt/plugin/aot.h"
-#include "backend/pjrt/mosaic/kernels.h"
-#include "backend/pjrt/step/sig.h"
 #include "base/mem.h"
 #include "kern/kern.h"
 
@@ -43,7 +42,9 @@ static const char help[] =
     "                      largest bucket)\n"
     "      --pool-ctx N    positions that each of these has pages for (default: the longest "
     "--ctx)\n"
-    "      --experts TYPE  f32, bf16, fp8 (scales of 128 x 128 weights) or fp8s512 (of 512 "
+    "      --experts TYPE  f32, bf16, wide (as --weights), fp8 (scales of 128 x 128 weights), "
+    "or\n"
+    "                      fp8s128, fp8s256, fp8s512, fp8s1024 or fp8s2048 (of so many "
     "inputs;\n"
     "                      default: as the config says)\n"
     "      --weights TYPE  other matrices: f32 or bf16 (default)\n"
@@ -66,7 +67,7 @@ typedef struct compile {
     uint64_t n_parallel, n_pool_ctx;
     lg_pjrt_type expert, weight, kv, state;
     uint32_t scale_in;
-    bool plain, unrolled, mixed;
+    bool wide, plain, unrolled, mixed; /* wide: experts are as other matrices */
     lg_config cfg;
     lg_pjrt_device_info dev[LG_PJRT_MAX_DEV];
     uint32_t n_dev;
@@ -123,6 +124,23 @@ static bool read_type(const char *argv0, const char *option, const char *text,
     return false;
 }
 
+/* A plain type, or what --device takes. */
+static bool read_experts(compile *c, const char *text) {
+    lg_pjrt_experts how = LG_PJRT_EXPERTS_FILE;
+    c->scale_in = 0;
+    c->expert = strcmp(text, "f32") == 0    ? LG_PJRT_F32
+                : strcmp(text, "bf16") == 0 ? LG_PJRT_BF16
+                                            : 0;
+    if (!c->expert && !lg_pjrt_device_experts(text, &how, &c->scale_in)) {
+        fprintf(stderr, "%s: --experts %s: expected one of f32, bf16, %s\n", c->argv0, text,
+                LG_PJRT_EXPERTS_NAMES);
+        return false;
+    }
+    c->wide = how == LG_PJRT_EXPERTS_WIDE;
+    if (!c->expert && !c->wide) c->expert = LG_PJRT_F8E4M3FN;
+    return true;
+}
+
 enum {
     OPT_HELP = 1,
     TARGET,
@@ -176,12 +194,7 @@ static bool set_option(compile *c, int opt, const char *arg) {
     case CTX: return read_list(argv0, "--ctx", arg, false, &c->ctx) && c->ctx.n;
     case PARALLEL: return lg_option_u64(argv0, "--parallel", arg, 1, 1u << 20, &c->n_parallel);
     case POOL_CTX: return lg_option_u64(argv0, "--pool-ctx", arg, 1, 1u << 24, &c->n_pool_ctx);
-    case EXPERTS:
-        c->scale_in = strcmp(arg, "fp8s512") == 0 ? 512 : 0;
-        if (!read_type(argv0, "--experts", c->scale_in ? "fp8" : arg, name, type, &c->expert))
-            return false;
-        return c->expert != LG_PJRT_F16 ||
-               read_type(argv0, "--experts", arg, two, type, &c->expert);
+    case EXPERTS: return read_experts(c, arg);
     case WEIGHTS: return read_type(argv0, "--weights", arg, two, type, &c->weight);
     case KV: return read_type(argv0, "--kv", arg, name, type, &c->kv);
     case STATE: return read_type(argv0, "--state", arg, two, type, &c->state);
@@ -255,7 +268,7 @@ static bool prepare(compile *c) {
         c->n_parallel = largest(&c->decode) > largest(&c->prefill) ? largest(&c->decode)
                                                                    : largest(&c->prefill);
     if (!c->n_pool_ctx) c->n_pool_ctx = largest(&c->ctx);
-    if (!c->expert && c->cfg.quant == LG_QUANT_FP8 && c->cfg.n_expert)
+    if (!c->expert && !c->wide && c->cfg.quant == LG_QUANT_FP8 && c->cfg.n_expert)
         c->expert = LG_PJRT_F8E4M3FN;
     uint32_t n_seq = per_device(c, c->n_parallel);
     c->m = (lg_pjrt_model){.cfg = &c->cfg,
@@ -361,11 +374,13 @@ static void print_head(const compile *c) {
     printf("%s: %u layers, hidden %u, %u experts; %s, %u devices of %s, %.1f GiB each\n",
            g->model_type, g->n_layer, g->n_embd, g->n_expert, c->aot.topology, c->n_dev,
            c->dev[0].kind, (double)c->limit_bytes / GIB);
-    printf("matrices %s, experts %s, KV %s, state %s; on a device: %u slots, %u pages of %d "
+    char scales[40] = "";
+    if (c->scale_in) snprintf(scales, sizeof scales, " (a scale for %u inputs)", c->scale_in);
+    printf("matrices %s, experts %s%s, KV %s, state %s; on a device: %u slots, %u pages of %d "
            "positions; %s, %s\n",
            lg_pjrt_type_name(c->weight), lg_pjrt_type_name(c->expert ? c->expert : c->weight),
-           lg_pjrt_type_name(c->kv), lg_pjrt_type_name(c->state), c->m.n_slot, c->m.n_page,
-           LG_PAGE_TOK, c->unrolled ? "unrolled" : "looped",
+           scales, lg_pjrt_type_name(c->kv), lg_pjrt_type_name(c->state), c->m.n_slot,
+           c->m.n_page, LG_PAGE_TOK, c->unrolled ? "unrolled" : "looped",
            c->plain ? "plain" : lg_kernels_about(&c->kernels));
     printf("%-22s %6s %7s %8s %8s %8s %8s %8s %7s\n", "bucket", "KiB", "s", "args", "kept",
            "temp", "results", "needs", "");

@@ -41,7 +41,10 @@ def config(folder, name):
 
 def wrong_use(path):
     for args, part in [(("--model", path, "--decode", "8,x"), "--decode 8,x"), (("--model", path, "--prefill", "8"), "--prefill 8"),
-                       (("--model", path, "--kv", "f64"), "--kv f64"), ((), "--model is missing")]:
+                       (("--model", path, "--kv", "f64"), "--kv f64"),
+                       (("--model", path, "--experts", "fp8s64"), "--experts fp8s64: expected one of f32, bf16, fp8, wide, fp8s128, "),
+                       (("--model", path, "--experts", "f16"), "--experts f16: expected one of f32, bf16, fp8, wide, fp8s128, "),
+                       ((), "--model is missing")]:
         code, out, err = run(*args)
         expect(code == 2 and part in err, "status 2 and %r" % part, (code, err))
     code, out, err = run("--model", path + ".none.json")
@@ -77,6 +80,12 @@ def toy(path):
     print(out)
     expect(code == 0 and "; 24 kernels; " in out, "24 kernels written out", (code, out, err))
     temp(out, {"decode-16-ctx-512": 0.015})
+    # Experts as --device takes them.
+    for experts, said in [("wide", "experts bf16,"), ("fp8s128", "experts f8E4M3FN (a scale for 128 inputs),"),
+                          ("fp8s2048", "experts f8E4M3FN (a scale for 2048 inputs),")]:
+        code, out, err = run("--model", path, "--experts", experts, "--decode", "16", "--prefill", "", "--ctx", "512")
+        print(out)
+        expect(code == 0 and said in out and "expert kernels" in out, "%s, expert kernels" % said, (code, out, err))
     # Too much for a device: more pages than it has memory for.
     code, out, err = run("--model", path, "--decode", "8", "--prefill", "", "--ctx", "262144", "--parallel", "8000", "--pool-ctx", "262144")
     expect(code == 1 and ("DOES NOT FIT" in out or "FAILED" in out), "pools that do not fit", (code, out))

@@ -377,6 +377,9 @@ static void test_device(void **state) {
     lg_pjrt_device_close(&d);
     device_refused(",weights=f64", LG_E_ARG,
                    "device: weights: found 'f64', expected bf16 or f32");
+    device_refused(",experts=fp8s64", LG_E_ARG,
+                   "device: experts: found 'fp8s64', expected one of fp8, wide, fp8s128, "
+                   "fp8s256, fp8s512, fp8s1024, fp8s2048");
     device_refused(",devices=0", LG_E_ARG, "device: devices: found '0', expected 1 to 512");
     device_refused(",devices=4", LG_E_ARG, "device: devices: found 4, the plugin has 3");
     device_refused(",mixed=1", LG_E_ARG, "expected true or false");
@@ -388,6 +391,40 @@ static void test_device(void **state) {
     assert_string_equal(err.msg, "device: found 'gpu', expected cpu or pjrt:PATH");
     assert_int_equal(lg_pjrt_device_open("pjrt:/nowhere", &d, &err), LG_E_IO);
     assert_int_equal(fake_rig_alive(), 0);
+}
+
+/* What experts may be called, here and in `lignum compile`. */
+static void test_experts(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        lg_pjrt_experts how;
+        uint32_t scale_in;
+    } known[] = {{"fp8", LG_PJRT_EXPERTS_FILE, 0},
+                 {"wide", LG_PJRT_EXPERTS_WIDE, 0},
+                 {"fp8s128", LG_PJRT_EXPERTS_REGROUPED, 128},
+                 {"fp8s256", LG_PJRT_EXPERTS_REGROUPED, 256},
+                 {"fp8s512", LG_PJRT_EXPERTS_REGROUPED, 512},
+                 {"fp8s1024", LG_PJRT_EXPERTS_REGROUPED, 1024},
+                 {"fp8s2048", LG_PJRT_EXPERTS_REGROUPED, 2048}};
+    static const char *const none[] = {"",        "f32",      "fp8s",     "fp8s0",    "fp8s64",
+                                       "fp8s384", "fp8s4096", "fp8s512x", "fp8s0512", "FP8"};
+    char all[128] = "";
+    for (size_t i = 0; i < LG_COUNT(known); i++) {
+        lg_pjrt_experts how;
+        uint32_t scale_in = 7;
+        assert_true(lg_pjrt_device_experts(known[i].name, &how, &scale_in));
+        assert_int_equal(how, known[i].how);
+        assert_int_equal(scale_in, known[i].scale_in);
+        size_t n = strlen(all);
+        snprintf(all + n, sizeof all - n, "%s%s", i ? ", " : "", known[i].name);
+    }
+    assert_string_equal(all, LG_PJRT_EXPERTS_NAMES);
+    for (size_t i = 0; i < LG_COUNT(none); i++) {
+        lg_pjrt_experts how;
+        uint32_t scale_in;
+        assert_false(lg_pjrt_device_experts(none[i], &how, &scale_in));
+    }
 }
 
 /* Each allocation of an open, a compile and a stream fails in turn: nothing stays behind. */
@@ -484,6 +521,7 @@ int main(void) {
         cmocka_unit_test(test_buffer_errors),
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_device),
+        cmocka_unit_test(test_experts),
         cmocka_unit_test(test_likely_sizes),
         cmocka_unit_test(test_weight_bytes),
         cmocka_unit_test(test_no_memory),

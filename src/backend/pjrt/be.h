@@ -65,7 +65,7 @@ typedef struct lg_pjrt_device {
 /* Open what `spec` names: "pjrt:PATH[,name=value]...".  Own names are taken out, the rest are the plugin's client options:
  *     weights=bf16|f32   how matrices are kept (bf16)       state=f32|bf16    how the recurrent state is kept (f32)
  *     experts=fp8|wide|fp8sN   FP8 experts of a model as they are, or as other matrices; all experts rounded to FP8 with one scale
- *                        for N inputs (128, 256, 512 ...) of an output (fp8)
+ *                        for N inputs (128, 256, 512, 1024, 2048) of an output (fp8)
  *     act=bf16|fp8       rows into routed experts (as the matrices)   kv=fp8   keys and values (as --kv says)
  *     devices=N          use the first N (1)                programs=DIR      keep compiled programs there
  *     programs_mib=N     of which at most so many MiB are kept, the last used (16384)
@@ -94,6 +94,11 @@ uint64_t lg_pjrt_device_memory(const lg_pjrt_device *d);
 
 /* A fingerprint of what decides the bits of states and pages. */
 uint64_t lg_pjrt_device_build(const lg_pjrt_device *d);
+
+#define LG_PJRT_EXPERTS_NAMES "fp8, wide, fp8s128, fp8s256, fp8s512, fp8s1024, fp8s2048"
+
+/* One of these names, as `experts` above; *scale_in is 0 but for fp8sN.  false: it is none. */
+bool lg_pjrt_device_experts(const char *name, lg_pjrt_experts *experts, uint32_t *scale_in);
 
 /* ---- the backend ---- */
 

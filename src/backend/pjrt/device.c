@@ -47,21 +47,19 @@ static lg_status take_number(const lg_pjrt_option *o, int64_t least, int64_t mos
     return LG_OK;
 }
 
-/* fp8, wide, or fp8s512. */
-static lg_status take_experts(const lg_pjrt_option *o, lg_pjrt_device *d, lg_err *err) {
+bool lg_pjrt_device_experts(const char *name, lg_pjrt_experts *experts, uint32_t *scale_in) {
     static const uint32_t inputs[] = {128, 256, 512, 1024, 2048};
-    char name[16];
+    char one[16];
+    *scale_in = 0;
     for (size_t i = 0; i < LG_COUNT(inputs); i++) {
-        snprintf(name, sizeof name, "fp8s%u", inputs[i]);
-        if (strcmp(o->text, name) != 0) continue;
-        d->experts = LG_PJRT_EXPERTS_REGROUPED;
-        d->scale_in = inputs[i];
-        return LG_OK;
+        snprintf(one, sizeof one, "fp8s%u", inputs[i]);
+        if (strcmp(name, one) != 0) continue;
+        *experts = LG_PJRT_EXPERTS_REGROUPED;
+        *scale_in = inputs[i];
+        return true;
     }
-    d->experts = strcmp(o->text, "wide") == 0 ? LG_PJRT_EXPERTS_WIDE : LG_PJRT_EXPERTS_FILE;
-    if (d->experts == LG_PJRT_EXPERTS_FILE && strcmp(o->text, "fp8") != 0)
-        return want(o, "fp8, wide, or fp8s and 128, 256, 512, 1024 or 2048", err);
-    return LG_OK;
+    *experts = strcmp(name, "wide") == 0 ? LG_PJRT_EXPERTS_WIDE : LG_PJRT_EXPERTS_FILE;
+    return *experts == LG_PJRT_EXPERTS_WIDE || strcmp(name, "fp8") == 0;
 }
 
 /* One of our own options; *own tells. */
@@ -70,7 +68,10 @@ static lg_status take(lg_pjrt_device *d, const lg_pjrt_option *o, int *mixed, in
     *own = true;
     if (strcmp(o->name, "weights") == 0) return take_type(o, &d->weight, err);
     if (strcmp(o->name, "state") == 0) return take_type(o, &d->state, err);
-    if (strcmp(o->name, "experts") == 0) return take_experts(o, d, err);
+    if (strcmp(o->name, "experts") == 0)
+        return lg_pjrt_device_experts(o->text, &d->experts, &d->scale_in)
+                   ? LG_OK
+                   : want(o, "one of " LG_PJRT_EXPERTS_NAMES, err);
     if (strcmp(o->name, "act") == 0)
         return take_word(o, "fp8", "bf16", "bf16 or fp8", &d->act_fp8, err);
     if (strcmp(o->name, "kv") == 0) return take_word(o, "fp8", "fp8", "fp8", &d->kv_fp8, err);
