@@ -17,8 +17,10 @@
 
 #define SPIN_US      40
 #define NAP_MIN_US   10
-#define NAP_STEP_US  200  /* longest sleep inside a step */
-#define NAP_IDLE_US  3000 /* and between steps */
+#define NAP_STEP_US  200   /* longest sleep inside a step */
+#define NAP_IDLE_US  3000  /* and between steps */
+#define NAP_QUIET_US 10000 /* and where nothing has come for long: */
+#define QUIET_PART   64    /* a sleep adds at most this part of the wait to it */
 #define IDLE_SPIN_US 200
 
 void lg_comm_self(lg_comm *c) {
@@ -138,7 +140,10 @@ lg_status lg_comm_wait_idle(lg_comm *c, lg_comm_req *req) {
         bool done;
         LG_TRY(lg_comm_poll(c, req, 1, &done));
         if (done) return LG_OK;
-        if (lg_clock_us() - start >= IDLE_SPIN_US) nap(&us, NAP_IDLE_US);
+        uint64_t waited = lg_clock_us() - start, most = waited / QUIET_PART;
+        if (most < NAP_IDLE_US) most = NAP_IDLE_US;
+        if (most > NAP_QUIET_US) most = NAP_QUIET_US;
+        if (waited >= IDLE_SPIN_US) nap(&us, most);
     }
 }
 
