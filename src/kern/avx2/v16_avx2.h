@@ -7,13 +7,16 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define V16_TILE_R    6 /* rows of a register tile, one v16 each */
-#define V16_P1        4 /* panels walked together for one row */
-#define V16_P2        2 /* and for two or three rows */
-#define V16_P3        1 /* and for four to six rows */
-#define V16_ATTN_V    1 /* vectors of a tile of attention, V16_TILE_R rows each */
-#define V16_ATTN_R    8 /* rows up to which keys and values are widened in registers */
-#define V16_ATTN_Q8_R 6 /* the same for Q8_0, which costs more to widen */
+#define V16_TILE_R    6   /* rows of a register tile, one v16 each */
+#define V16_P1        4   /* panels walked together for one row */
+#define V16_P2        2   /* and for two or three rows */
+#define V16_P3        1   /* and for four to six rows */
+#define V16_PROD_V    1   /* vectors of a tile of product.h, V16_TILE_R rows each */
+#define V16_ATTN_V    3   /* vectors of 8 of a tile of attention */
+#define V16_ATTN_H    4   /* and its rows */
+#define V16_ATTN_K    128 /* rows of keys that a tile goes through at a time */
+#define V16_ATTN_R    8   /* rows up to which keys and values are widened in registers */
+#define V16_ATTN_Q8_R 6   /* the same for Q8_0, which costs more to widen */
 
 typedef struct v16 {
     __m256 a, b; /* lanes 0-7, 8-15 */
@@ -183,6 +186,46 @@ static inline v16 v16_load_e4m3_256th(const uint8_t *p) {
     h = _mm256_or_si256(h, _mm256_srli_epi16(nan, 1));
     return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
                  _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
+}
+
+/* ---- one register, for tiles whose shape fits the registers ---- */
+
+typedef __m256 vt;
+
+#define VT_N 8
+
+static inline vt vt_set(float x) {
+    return _mm256_set1_ps(x);
+}
+
+static inline vt vt_load(const float *p) {
+    return _mm256_loadu_ps(p);
+}
+
+static inline void vt_store(float *p, vt x) {
+    _mm256_storeu_ps(p, x);
+}
+
+static inline vt vt_fma(vt x, vt y, vt z) {
+    return _mm256_fmadd_ps(x, y, z);
+}
+
+static inline vt vt_mul(vt x, vt y) {
+    return _mm256_mul_ps(x, y);
+}
+
+static inline vt vt_load_bf16(const uint16_t *p) {
+    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+static inline vt vt_load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+static inline vt vt_load_i8(const int8_t *p) {
+    __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b));
 }
 
 #endif

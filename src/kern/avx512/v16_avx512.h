@@ -7,13 +7,16 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define V16_TILE_R    12 /* rows of a register tile, one v16 each */
-#define V16_P1        8  /* panels walked together for one row */
-#define V16_P2        4  /* and for two or three rows */
-#define V16_P3        2  /* and for four to six rows */
-#define V16_ATTN_V    2  /* vectors of a tile of attention, V16_TILE_R rows each */
-#define V16_ATTN_R    16 /* rows up to which keys and values are widened in registers */
-#define V16_ATTN_Q8_R 16 /* the same for Q8_0, which costs more to widen */
+#define V16_TILE_R    12  /* rows of a register tile, one v16 each */
+#define V16_P1        8   /* panels walked together for one row */
+#define V16_P2        4   /* and for two or three rows */
+#define V16_P3        2   /* and for four to six rows */
+#define V16_PROD_V    2   /* vectors of a tile of product.h, V16_TILE_R rows each */
+#define V16_ATTN_V    2   /* vectors of a tile of attention */
+#define V16_ATTN_H    12  /* and its rows */
+#define V16_ATTN_K    256 /* rows of keys that a tile goes through at a time */
+#define V16_ATTN_R    16  /* rows up to which keys and values are widened in registers */
+#define V16_ATTN_Q8_R 16  /* the same for Q8_0, which costs more to widen */
 
 typedef struct v16 {
     __m512 a;
@@ -149,5 +152,19 @@ static inline v16 v16_load_e4m3_256th(const uint8_t *p) {
     __m256i h = _mm256_and_si256(_mm256_srai_epi16(e, 1), _mm256_set1_epi16((short)0xbf80));
     return (v16){_mm512_cvtph_ps(_mm256_or_si256(h, _mm256_srli_epi16(nan, 1)))};
 }
+
+/* ---- one register, for tiles whose shape fits the registers: here v16 ---- */
+
+typedef v16 vt;
+
+#define VT_N         16
+#define vt_set       v16_set
+#define vt_load      v16_load
+#define vt_store     v16_store
+#define vt_fma       v16_fma
+#define vt_mul       v16_mul
+#define vt_load_bf16 v16_load_bf16
+#define vt_load_f16  v16_load_f16
+#define vt_load_i8   v16_load_i8
 
 #endif

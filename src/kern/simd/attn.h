@@ -15,21 +15,25 @@
 
 #include <string.h>
 
-#define ATTN_GROUP 128 /* query rows of a group */
-#define ATTN_SUM   8   /* rows whose weights are summed side by side */
-#define ATTN_COL   (16 * V16_ATTN_V)
-#define ATTN_K     256 /* rows of keys widened at a time */
+#define ATTN_GROUP 128                 /* query rows of a group */
+#define ATTN_SUM   8                   /* rows whose weights are summed side by side */
+#define ATTN_COL   (VT_N * V16_ATTN_V) /* columns of a tile */
+#define ATTN_LEAST (VT_N * 2)          /* and of one at the end */
+
+/* Whole, or the sums of a tile are put into memory and taken out again. */
+#define ATTN_EACH_ROW _Pragma("GCC unroll 12")
+#define ATTN_EACH_V   _Pragma("GCC unroll 4")
 
 /* ---- tiles ---- */
 
-/* What a tile multiplies its rows with: [n_k][ld] elements of ATTN_COL columns. */
+/* What a tile multiplies its rows with: [n_k][ld] elements, from the first of its columns. */
 typedef struct attn_b {
     lg_dtype type;
     const void *at;
     size_t ld;
     const uint16_t *key_scale; /* Q8_0 keys: [n_k / 32][LG_PAGE_TOK], of these columns */
-    const float *value_scale;  /* Q8_0 values: [n_k] */
-    const uint8_t *ahead;      /* asked for on the way, `step` bytes a row */
+    const float *value_scale[V16_ATTN_V]; /* Q8_0 values: [n_k] of each vector's columns */
+    const uint8_t *ahead; /* asked for on the way, `step` bytes a row; NULL: nothing */
     size_t step;
 } attn_b;
 
@@ -45,12 +49,16 @@ typedef struct attn_rows {
     const float *c, *c_b;
 } attn_rows;
 
-/* 16 elements as floats; bytes of Q8_0 without their scale. */
-INLINE v16 attn_load(const lg_dtype type, const void *p, size_t at) {
-    if (type == LG_BF16) return v16_load_bf16((const uint16_t *)p + at);
-    if (type == LG_F16) return v16_load_f16((const uint16_t *)p + at);
-    if (type == LG_Q8_0) return v16_load_i8((const int8_t *)p + at);
-    return v16_load((const float *)p + at);
+/* VT_N elements as floats; bytes of Q8_0 without their scale. */
+INLINE vt attn_load(const lg_dtype type, const uint8_t *p, const size_t at) {
+    if (type == LG_BF16) return vt_load_bf16((const uint16_t *)(const void *)p + at);
+    if (type == LG_F16) return vt_load_f16((const uint16_t *)(const void *)p + at);
+    if (type == LG_Q8_0) return vt_load_i8((const int8_t *)p + at);
+    return vt_load((const float *)(const void *)p + at);
+}
+
+static inline size_t attn_bytes(lg_dtype type) {
+    return type == LG_Q8_0 ? 1 : type == LG_F32 ? 4 : 2;
 }
 
 /* Ask for memory at p, nearly `step` bytes of it, as far as the second-level cache: the first holds what is in work. */
@@ -59,152 +67,169 @@ INLINE void attn_fetch(const lg_dtype type, const uint8_t *p) {
     if (type == LG_F32) __builtin_prefetch(p + 64, 0, 2);
 }
 
-/* Row k of b, scaled. */
-INLINE void attn_widen(const lg_dtype type, const attn_b *b, size_t k, const v16 *key_scale,
-                       v16 *w) {
-    for (int v = 0; v < V16_ATTN_V; v++) {
-        w[v] = attn_load(type, b->at, k * b->ld + 16 * (size_t)v);
+/* Row k of b, which begins at p, scaled. */
+INLINE void attn_widen(const lg_dtype type, const attn_b *b, const uint8_t *p, size_t k,
+                       const vt *key_scale, const int n_v, vt *w) {
+    ATTN_EACH_V for (int v = 0; v < n_v; v++) {
+        w[v] = attn_load(type, p, (size_t)v * VT_N);
         if (type == LG_Q8_0)
-            w[v] = v16_mul(w[v], b->key_scale ? key_scale[v] : v16_set(b->value_scale[k]));
+            w[v] = vt_mul(w[v], b->key_scale ? key_scale[v] : vt_set(b->value_scale[v][k]));
     }
 }
 
 /* Scales of keys for rows k .. k + 31. */
-INLINE void attn_key_scale(const lg_dtype type, const attn_b *b, size_t k, v16 *scale) {
-    for (int v = 0; v < V16_ATTN_V; v++)
-        scale[v] = type == LG_Q8_0 && b->key_scale
-                       ? v16_load_f16(b->key_scale + k / 32 * LG_PAGE_TOK + 16 * v)
-                       : v16_set(1.0f);
+INLINE void attn_key_scale(const lg_dtype type, const attn_b *b, size_t k, const int n_v,
+                           vt *scale) {
+    ATTN_EACH_V for (int v = 0; v < n_v; v++) scale[v] =
+        type == LG_Q8_0 && b->key_scale
+            ? vt_load_f16(b->key_scale + k / 32 * LG_PAGE_TOK + VT_N * v)
+            : vt_set(1.0f);
 }
 
 /* Sums v of row r, where they belong; i: their columns. */
-INLINE void attn_put(const attn_rows *t, int r, int i, v16 v) {
+INLINE void attn_put(const attn_rows *t, int r, int i, vt v) {
     if (!t->acc) {
-        v16_store(t->y + r * LG_PAGE_TOK + i, v);
+        vt_store(t->y + r * LG_PAGE_TOK + i, v);
         return;
     }
     float *acc = t->acc + (size_t)r * t->ld_acc + i;
-    if (!t->first) v = v16_fma(v, v16_set(t->c_b[r]), v16_mul(v16_load(acc), v16_set(t->c[r])));
-    v16_store(acc, v);
+    if (!t->first) v = vt_fma(v, vt_set(t->c_b[r]), vt_mul(vt_load(acc), vt_set(t->c[r])));
+    vt_store(acc, v);
 }
 
-INLINE void attn_tile(const lg_dtype type, const attn_b *b, const attn_rows *t,
-                      const size_t ld_x, const size_t n_k, const int n_row) {
-    v16 acc[V16_TILE_R][V16_ATTN_V], w[V16_ATTN_V], scale[V16_ATTN_V];
+/* n_row rows, n_v vectors of columns. */
+INLINE void attn_tile(const lg_dtype type, const bool ask, const attn_b *b, const attn_rows *t,
+                      const int n_row, const int n_v) {
+    vt acc[V16_ATTN_H][V16_ATTN_V], w[V16_ATTN_V], scale[V16_ATTN_V];
+    const size_t ld = b->ld * attn_bytes(type), ld_x = t->ld_x, n_k = t->n_k, step = b->step;
+    const uint8_t *p = b->at, *ahead = b->ahead;
     const float *x = t->x;
-    const size_t step = b->step;
-    const bool fetch = type != LG_F32 || step > 0;
-    for (int r = 0; r < n_row; r++)
-        for (int v = 0; v < V16_ATTN_V; v++)
-            acc[r][v] = t->add ? v16_load(t->y + r * LG_PAGE_TOK + 16 * v) : v16_set(0.0f);
+    ATTN_EACH_ROW for (int r = 0; r < n_row; r++) ATTN_EACH_V for (int v = 0; v < n_v; v++)
+        acc[r][v] = t->add ? vt_load(t->y + r * LG_PAGE_TOK + VT_N * v) : vt_set(0.0f);
     const size_t block = type == LG_Q8_0 ? 32 : n_k; /* of one scale */
     for (size_t k0 = 0; k0 < n_k; k0 += block) {
         size_t end = k0 + block < n_k ? k0 + block : n_k;
-        attn_key_scale(type, b, k0, scale);
+        attn_key_scale(type, b, k0, n_v, scale);
         _Pragma("GCC unroll 4") for (size_t k = k0; k < end; k++) {
-            if (fetch) attn_fetch(type, b->ahead + k * step);
-            attn_widen(type, b, k, scale, w);
-            for (int r = 0; r < n_row; r++) {
-                v16 xr = v16_set(x[(size_t)r * ld_x + k]);
-                for (int v = 0; v < V16_ATTN_V; v++) acc[r][v] = v16_fma(xr, w[v], acc[r][v]);
+            if (ask) attn_fetch(type, ahead);
+            if (ask) ahead += step;
+            attn_widen(type, b, p, k, scale, n_v, w);
+            p += ld;
+            ATTN_EACH_ROW for (int r = 0; r < n_row; r++) {
+                vt xr = vt_set(x[(size_t)r * ld_x]);
+                ATTN_EACH_V for (int v = 0; v < n_v; v++) acc[r][v] =
+                    vt_fma(xr, w[v], acc[r][v]);
             }
+            x++;
         }
     }
-    for (int r = 0; r < n_row; r++)
-        for (int v = 0; v < V16_ATTN_V; v++) attn_put(t, r, 16 * v, acc[r][v]);
+    ATTN_EACH_ROW for (int r = 0; r < n_row; r++) ATTN_EACH_V for (int v = 0; v < n_v; v++)
+        attn_put(t, r, VT_N * v, acc[r][v]);
 }
 
-/* The distances and lengths that mostly occur are constants: a row is then an offset, not a register, and loops end as foreseen. */
-INLINE void attn_tile_ld(const lg_dtype type, const attn_b *b, const attn_rows *t,
-                         const int n_row) {
-    if (t->ld_x == LG_PAGE_TOK && t->n_k == LG_PAGE_TOK) {
-        attn_tile(type, b, t, LG_PAGE_TOK, LG_PAGE_TOK, n_row);
-    } else if (t->ld_x == 256 && t->n_k == ATTN_K) {
-        attn_tile(type, b, t, 256, ATTN_K, n_row);
-    } else {
-        attn_tile(type, b, t, t->ld_x, t->n_k, n_row);
-    }
-}
-
-INLINE void attn_tile_rows(const lg_dtype type, const attn_b *b, const attn_rows *t,
-                           uint32_t n_row) {
+INLINE void attn_tile_rows(const lg_dtype type, const bool ask, const attn_b *b,
+                           const attn_rows *t, uint32_t n_row, const int n_v) {
     switch (n_row) {
-    case 1: attn_tile_ld(type, b, t, 1); break;
-    case 2: attn_tile_ld(type, b, t, 2); break;
-    case 3: attn_tile_ld(type, b, t, 3); break;
-    case 4: attn_tile_ld(type, b, t, 4); break;
-    case 6: attn_tile_ld(type, b, t, 6); break;
-#if V16_TILE_R > 6
-    case 8: attn_tile_ld(type, b, t, 8); break;
-    case 12: attn_tile_ld(type, b, t, 12); break;
+    case 1: attn_tile(type, ask, b, t, 1, n_v); break;
+    case 2: attn_tile(type, ask, b, t, 2, n_v); break;
+    case 3: attn_tile(type, ask, b, t, 3, n_v); break;
+    case 4: attn_tile(type, ask, b, t, 4, n_v); break;
+#if V16_ATTN_H > 4
+    case 6: attn_tile(type, ask, b, t, 6, n_v); break;
+    case 8: attn_tile(type, ask, b, t, 8, n_v); break;
+    case 12: attn_tile(type, ask, b, t, 12, n_v); break;
 #endif
     default: break;
     }
 }
 
-static void attn_run(const attn_b *b, const attn_rows *t, uint32_t n_row) {
+INLINE void attn_tile_of(const lg_dtype type, const bool ask, const attn_b *b,
+                         const attn_rows *t, uint32_t n_row, uint32_t n_col) {
+    if (n_col == ATTN_COL) attn_tile_rows(type, ask, b, t, n_row, V16_ATTN_V);
+#if V16_ATTN_V > 2
+    if (n_col == ATTN_LEAST) attn_tile_rows(type, ask, b, t, n_row, 2);
+#endif
+}
+
+/* A tile of n_row rows, a height of attn_take, and n_col columns, a width of attn_width. */
+static void attn_run(const attn_b *b, const attn_rows *t, uint32_t n_row, uint32_t n_col) {
     switch (b->type) {
-    case LG_BF16: attn_tile_rows(LG_BF16, b, t, n_row); break;
-    case LG_F16: attn_tile_rows(LG_F16, b, t, n_row); break;
-    case LG_Q8_0: attn_tile_rows(LG_Q8_0, b, t, n_row); break;
-    default: attn_tile_rows(LG_F32, b, t, n_row); break;
+    case LG_BF16: attn_tile_of(LG_BF16, true, b, t, n_row, n_col); break;
+    case LG_F16: attn_tile_of(LG_F16, true, b, t, n_row, n_col); break;
+    case LG_Q8_0: attn_tile_of(LG_Q8_0, true, b, t, n_row, n_col); break;
+    default:
+        if (b->ahead) {
+            attn_tile_of(LG_F32, true, b, t, n_row, n_col);
+        } else {
+            attn_tile_of(LG_F32, false, b, t, n_row, n_col);
+        }
+        break;
     }
 }
 
-/* Rows that the next tile takes of n_left: a height for which attn_tile_rows has code. */
+/* Rows that the next tile takes of n_left: tiles of nearly equal height, of those for which there is code. */
 static inline uint32_t attn_take(uint32_t n_left) {
-    uint32_t n = tile_take(n_left);
+    uint32_t n_tile = (n_left + V16_ATTN_H - 1) / V16_ATTN_H;
+    uint32_t n = (n_left + n_tile - 1) / n_tile;
     return n >= 12 ? 12 : n >= 8 ? 8 : n >= 6 ? 6 : n >= 4 ? 4 : n;
 }
 
-/* Widen n_k rows of b; the columns from n_col on do not exist and become 0.  b then is these floats. */
-INLINE void attn_pack_of(const lg_dtype type, const attn_b *b, uint32_t n_k, float *pack) {
-    v16 w[V16_ATTN_V], scale[V16_ATTN_V];
-    attn_key_scale(type, b, 0, scale);
-    for (size_t k = 0; k < n_k; k++) {
-        if (k % 32 == 0) attn_key_scale(type, b, k, scale);
-        attn_fetch(type, b->ahead + k * b->step);
-        attn_widen(type, b, k, scale, w);
-        for (size_t v = 0; v < V16_ATTN_V; v++) v16_store(pack + k * ATTN_COL + 16 * v, w[v]);
+/* Columns that the next tile takes of n_left; fewer are left than it takes only at the end. */
+static inline uint32_t attn_width(uint32_t n_left) {
+    return n_left >= ATTN_COL && n_left != 2 * ATTN_LEAST ? ATTN_COL : ATTN_LEAST;
+}
+
+/* Widen n_k rows of b, n_v vectors of columns, into rows of as many. */
+INLINE void attn_pack_of(const lg_dtype type, const attn_b *b, uint32_t n_k, const int n_v,
+                         float *pack) {
+    vt w[V16_ATTN_V], scale[V16_ATTN_V];
+    const size_t ld = b->ld * attn_bytes(type), width = (size_t)n_v * VT_N;
+    const uint8_t *p = b->at;
+    for (size_t k0 = 0; k0 < n_k; k0 += 32) {
+        attn_key_scale(type, b, k0, n_v, scale);
+        for (size_t k = k0; k < n_k && k < k0 + 32; k++, p += ld) {
+            attn_fetch(type, b->ahead + k * b->step);
+            attn_widen(type, b, p, k, scale, n_v, w);
+            for (int v = 0; v < n_v; v++) vt_store(pack + k * width + (size_t)v * VT_N, w[v]);
+        }
     }
 }
 
-static inline size_t attn_bytes(lg_dtype type) {
-    return type == LG_Q8_0 ? 1 : lg_dtype_bytes(type);
+INLINE void attn_pack_v(const attn_b *b, uint32_t n_k, const int n_v, float *pack) {
+    switch (b->type) {
+    case LG_BF16: attn_pack_of(LG_BF16, b, n_k, n_v, pack); break;
+    case LG_F16: attn_pack_of(LG_F16, b, n_k, n_v, pack); break;
+    case LG_Q8_0: attn_pack_of(LG_Q8_0, b, n_k, n_v, pack); break;
+    default: attn_pack_of(LG_F32, b, n_k, n_v, pack); break;
+    }
 }
 
-/* The same where only the first n_col columns exist. */
+/* ATTN_LEAST columns of which only the first n_col exist; the others become 0. */
 static inline void attn_pack_some(const attn_b *b, uint32_t n_k, uint32_t n_col, float *pack) {
     size_t bytes = attn_bytes(b->type);
     for (size_t k = 0; k < n_k; k++) {
-        uint8_t row[ATTN_COL * sizeof(float)] = {0};
+        uint8_t row[ATTN_LEAST * sizeof(float)] = {0};
         memcpy(row, (const uint8_t *)b->at + k * b->ld * bytes, n_col * bytes);
         attn_b one = *b;
         one.at = row;
         one.ahead += k * b->step;
-        if (b->value_scale) one.value_scale = b->value_scale + k;
-        switch (b->type) {
-        case LG_BF16: attn_pack_of(LG_BF16, &one, 1, pack + k * ATTN_COL); break;
-        case LG_F16: attn_pack_of(LG_F16, &one, 1, pack + k * ATTN_COL); break;
-        case LG_Q8_0: attn_pack_of(LG_Q8_0, &one, 1, pack + k * ATTN_COL); break;
-        default: attn_pack_of(LG_F32, &one, 1, pack + k * ATTN_COL); break;
-        }
+        for (int v = 0; b->value_scale[0] && v < ATTN_LEAST / VT_N; v++)
+            one.value_scale[v] += k;
+        attn_pack_v(&one, 1, ATTN_LEAST / VT_N, pack + k * ATTN_LEAST);
     }
 }
 
-/* n_k rows of b, n_col of its columns, as floats in `pack`; b then says so. */
-static inline void attn_pack(attn_b *b, uint32_t n_k, uint32_t n_col, float *pack) {
-    if (n_col < ATTN_COL) {
+/* n_k rows of b, n_col of `width` columns, as floats in `pack`; b then says so. */
+static inline void attn_pack(attn_b *b, uint32_t n_k, uint32_t width, uint32_t n_col,
+                             float *pack) {
+    if (n_col < width) {
         attn_pack_some(b, n_k, n_col, pack);
+    } else if (width == ATTN_COL) {
+        attn_pack_v(b, n_k, V16_ATTN_V, pack);
     } else {
-        switch (b->type) {
-        case LG_BF16: attn_pack_of(LG_BF16, b, n_k, pack); break;
-        case LG_F16: attn_pack_of(LG_F16, b, n_k, pack); break;
-        case LG_Q8_0: attn_pack_of(LG_Q8_0, b, n_k, pack); break;
-        default: attn_pack_of(LG_F32, b, n_k, pack); break;
-        }
+        attn_pack_v(b, n_k, ATTN_LEAST / VT_N, pack);
     }
-    *b = (attn_b){.type = LG_F32, .at = pack, .ld = ATTN_COL, .ahead = (const uint8_t *)pack};
+    *b = (attn_b){.type = LG_F32, .at = pack, .ld = width};
 }
 
 /* Rows up to which a page is widened in registers. */
@@ -217,6 +242,8 @@ static inline uint32_t attn_n_widen(lg_dtype kv) {
 typedef struct attn_group {
     uint32_t row0, n_row; /* rows that follow each other and see anything of the page */
     uint32_t n_most;      /* the most positions that one of them sees */
+    const uint8_t *ahead; /* memory that is asked for next */
+    size_t rate;          /* bytes of it for each product of a row and an element, times 256 */
     float l_b[ATTN_GROUP];
     float c[ATTN_GROUP],
         c_b[ATTN_GROUP]; /* factors of what was merged before and of this page */
@@ -233,29 +260,53 @@ static inline uint32_t attn_collect(const lg_attn_arg *a, uint32_t row, attn_gro
     return row;
 }
 
+/* From here on the n_byte bytes at `from` are asked for, line after line, as evenly as the page's keys, or its values, are
+ * multiplied with the rows: memory is then never idle. */
+static inline void attn_ask(const lg_attn_arg *a, attn_group *g, const void *from,
+                            size_t n_byte) {
+    g->ahead = from;
+    g->rate = n_byte * 256 / (LG_PAGE_TOK * a->d * g->n_row);
+}
+
+/* The share of n rows times n_k rows of b, n_col columns. */
+static inline void attn_ask_share(attn_group *g, attn_b *b, uint32_t n, uint32_t n_k,
+                                  uint32_t n_col) {
+    b->ahead = g->ahead;
+    b->step = (g->rate * n * n_col + 255) / 256;
+    g->ahead += b->step * n_k;
+}
+
+/* Scores of `width` positions from j, over the n_k elements of queries and keys from k0. */
+static inline void attn_score_part(const lg_attn_arg *a, const lg_kv_part *at, attn_group *g,
+                                   uint32_t j, uint32_t width, uint32_t k0, uint32_t n_k) {
+    _Alignas(64) float pack[V16_ATTN_K * ATTN_COL];
+    bool in_tile = g->n_row <= attn_n_widen(a->kv);
+    attn_b b = {.type = a->kv,
+                .at = at->key + ((size_t)k0 * LG_PAGE_TOK + j) * attn_bytes(a->kv),
+                .ld = LG_PAGE_TOK,
+                .key_scale = at->key_scale};
+    attn_rows t = {.ld_x = a->ld_q, .n_k = n_k, .add = k0 > 0};
+    if (b.key_scale) b.key_scale += k0 / 32 * LG_PAGE_TOK + j;
+    if (!in_tile) {
+        attn_ask_share(g, &b, g->n_row, n_k, width);
+        attn_pack(&b, n_k, width, width, pack);
+    }
+    for (uint32_t r = 0, n; r < g->n_row; r += n) {
+        n = attn_take(g->n_row - r);
+        t.x = a->q + (g->row0 + r) * a->ld_q + k0;
+        t.y = &g->p[r][j];
+        if (in_tile) attn_ask_share(g, &b, n, n_k, width);
+        attn_run(&b, &t, n, width);
+    }
+}
+
 static inline void attn_scores(const lg_attn_arg *a, const lg_kv_part *at, attn_group *g) {
-    _Alignas(64) float pack[ATTN_K * ATTN_COL];
-    size_t bytes = attn_bytes(a->kv), half = lg_kv_bytes(a->kv, a->d) / 2;
-    uint32_t n_widen = attn_n_widen(a->kv);
-    size_t step = half * ATTN_COL / LG_PAGE_TOK / a->d; /* of the values for a row of keys */
-    for (uint32_t j = 0; j < g->n_most; j += ATTN_COL) {
-        for (uint32_t k0 = 0; k0 < a->d; k0 += ATTN_K) {
-            attn_b b = {.type = a->kv,
-                        .at = at->key + ((size_t)k0 * LG_PAGE_TOK + j) * bytes,
-                        .ld = LG_PAGE_TOK,
-                        .key_scale = at->key_scale,
-                        .ahead = at->value + half / LG_PAGE_TOK * j + step * k0,
-                        .step = step};
-            if (b.key_scale) b.key_scale += k0 / 32 * LG_PAGE_TOK + j;
-            attn_rows t = {.ld_x = a->ld_q, .add = k0 > 0};
-            t.n_k = a->d - k0 < ATTN_K ? a->d - k0 : ATTN_K;
-            if (g->n_row > n_widen) attn_pack(&b, t.n_k, ATTN_COL, pack);
-            for (uint32_t r = 0, n; r < g->n_row; r += n) {
-                n = attn_take(g->n_row - r);
-                t.x = a->q + (g->row0 + r) * a->ld_q + k0;
-                t.y = &g->p[r][j];
-                attn_run(&b, &t, n);
-            }
+    attn_ask(a, g, at->value, lg_kv_bytes(a->kv, a->d) / 2);
+    for (uint32_t k0 = 0, n_k; k0 < a->d; k0 += n_k) {
+        n_k = a->d - k0 < V16_ATTN_K ? a->d - k0 : V16_ATTN_K;
+        for (uint32_t j = 0, width; j < g->n_most; j += width) {
+            width = attn_width(LG_PAGE_TOK - j);
+            attn_score_part(a, at, g, j, width, k0, n_k);
         }
     }
 }
@@ -269,6 +320,11 @@ static inline float attn_weights(float scale, uint32_t n, float *p) {
         most = v16_max(most, n - j >= 16 ? v : v16_pick_n(n - j, v, v16_set(-INFINITY)));
     }
     float m = v16_max_lane(most) + 0.0f;
+    if (n == LG_PAGE_TOK) {
+        for (uint32_t j = 0; j < LG_PAGE_TOK; j += 16)
+            v16_store(p + j, v16_exp(v16_sub(v16_load(p + j), v16_set(m))));
+        return m;
+    }
     for (uint32_t j = 0; j < LG_PAGE_TOK; j += 16) {
         uint32_t n_left = j < n ? n - j : 0;
         v16 v = n_left ? v16_exp(v16_sub(v16_load(p + j), v16_set(m))) : v16_set(0.0f);
@@ -279,9 +335,11 @@ static inline float attn_weights(float scale, uint32_t n, float *p) {
 
 /* l_b of rows [r0, r0 + n): several sums side by side, each ascending (adding 0 changes none). */
 static inline void attn_sums(attn_group *g, uint32_t r0, uint32_t n) {
+    const float *row[ATTN_SUM];
     float sum[ATTN_SUM] = {0};
+    for (uint32_t r = 0; r < ATTN_SUM; r++) row[r] = g->p[r0 + (r < n ? r : 0)];
     for (uint32_t j = 0; j < g->n_most; j++)
-        for (uint32_t r = 0; r < ATTN_SUM; r++) sum[r] += g->p[r0 + (r < n ? r : 0)][j];
+        for (uint32_t r = 0; r < ATTN_SUM; r++) sum[r] += row[r][j];
     for (uint32_t r = 0; r < n; r++) g->l_b[r0 + r] = sum[r];
 }
 
@@ -323,8 +381,9 @@ static inline void attn_merge(const lg_attn_arg *a, const attn_group *g, uint32_
 
 /* Values of n_ch columns from c, those of b, for the n rows from r0, merged: what all see, then what each sees alone. */
 static inline void attn_value_tile(const lg_attn_arg *a, const attn_group *g, const attn_b *b,
-                                   uint32_t r0, uint32_t n, uint32_t c, uint32_t n_ch) {
-    _Alignas(64) float sum[V16_TILE_R * LG_PAGE_TOK];
+                                   uint32_t r0, uint32_t n, uint32_t c, uint32_t width,
+                                   uint32_t n_ch) {
+    _Alignas(64) float sum[V16_ATTN_H * LG_PAGE_TOK];
     const uint32_t *n_see = a->n_see + g->row0 + r0;
     attn_rows t = {.x = g->p[r0],
                    .ld_x = LG_PAGE_TOK,
@@ -337,8 +396,8 @@ static inline void attn_value_tile(const lg_attn_arg *a, const attn_group *g, co
     for (uint32_t r = 0; r < n; r++)
         if (n_see[r] < t.n_k) t.n_k = n_see[r];
     bool whole = t.n_k == g->n_most;
-    if (whole && n_ch == ATTN_COL) t.acc = a->acc + (size_t)(g->row0 + r0) * a->d + c;
-    attn_run(b, &t, n);
+    if (whole && n_ch == width) t.acc = a->acc + (size_t)(g->row0 + r0) * a->d + c;
+    attn_run(b, &t, n, width);
     if (t.acc) return;
     if (whole) {
         attn_merge(a, g, r0, n, c, n_ch, sum);
@@ -346,14 +405,14 @@ static inline void attn_value_tile(const lg_attn_arg *a, const attn_group *g, co
     }
     attn_b rest = *b;
     rest.at = (const uint8_t *)b->at + t.n_k * b->ld * attn_bytes(b->type);
-    if (b->value_scale) rest.value_scale = b->value_scale + t.n_k;
+    for (int v = 0; b->value_scale[0] && v < V16_ATTN_V; v++) rest.value_scale[v] += t.n_k;
     for (uint32_t r = 0; r < n; r++) {
         attn_rows one = {.x = g->p[r0 + r] + t.n_k,
                          .ld_x = LG_PAGE_TOK,
                          .n_k = n_see[r] - t.n_k,
                          .add = true,
                          .y = sum + r * LG_PAGE_TOK};
-        if (one.n_k) attn_run(&rest, &one, 1);
+        if (one.n_k) attn_run(&rest, &one, 1, width);
     }
     attn_merge(a, g, r0, n, c, n_ch, sum);
 }
@@ -366,32 +425,40 @@ static inline void attn_fetch_acc(const lg_attn_arg *a, const attn_group *g, uin
             __builtin_prefetch(a->acc + (size_t)(g->row0 + r) * a->d + c + i, 1);
 }
 
-static inline void attn_values(const lg_attn_arg *a, const lg_kv_part *at,
-                               const attn_group *g) {
+/* Values of `width` columns from c, of which n_ch exist. */
+static inline void attn_value_part(const lg_attn_arg *a, const lg_kv_part *at, attn_group *g,
+                                   uint32_t c, uint32_t width, uint32_t n_ch) {
     _Alignas(64) float pack[LG_PAGE_TOK * ATTN_COL];
-    float scale[LG_PAGE_TOK];
-    size_t bytes = attn_bytes(a->kv), half = lg_kv_bytes(a->kv, a->d) / 2;
-    uint32_t n_widen = attn_n_widen(a->kv);
-    const uint8_t *next = a->next ? a->next : a->page; /* what is in the cache costs nothing */
-    for (uint32_t c = 0; c < a->d; c += ATTN_COL) {
-        uint32_t n_ch = a->d - c < ATTN_COL ? a->d - c : ATTN_COL;
-        attn_b b = {.type = a->kv,
-                    .at = at->value + c * bytes,
-                    .ld = a->d,
-                    .ahead = next + half / a->d * c,
-                    .step = half * ATTN_COL / a->d / LG_PAGE_TOK};
-        if (at->value_scale) {
-            for (uint32_t j = 0; j < LG_PAGE_TOK; j += 16)
-                v16_store(scale + j,
-                          v16_load_f16(at->value_scale + (size_t)c / 32 * LG_PAGE_TOK + j));
-            b.value_scale = scale;
-        }
-        if (g->n_row > n_widen || n_ch < ATTN_COL) attn_pack(&b, g->n_most, n_ch, pack);
-        for (uint32_t r = 0, n; r < g->n_row; r += n) {
-            n = attn_take(g->n_row - r);
+    float scale[2][LG_PAGE_TOK]; /* of the 32 elements that c is in, and of the next */
+    bool in_tile = g->n_row <= attn_n_widen(a->kv) && n_ch == width;
+    attn_b b = {.type = a->kv, .at = at->value + c * attn_bytes(a->kv), .ld = a->d};
+    for (uint32_t v = 0; at->value_scale && v < width / VT_N; v++)
+        b.value_scale[v] = scale[(c + v * VT_N) / 32 - c / 32];
+    for (uint32_t i = c / 32; at->value_scale && i <= (c + n_ch - 1) / 32; i++)
+        for (uint32_t j = 0; j < LG_PAGE_TOK; j += VT_N)
+            vt_store(scale[i - c / 32] + j,
+                     vt_load_f16(at->value_scale + (size_t)i * LG_PAGE_TOK + j));
+    if (!in_tile) {
+        attn_ask_share(g, &b, g->n_row, g->n_most, n_ch);
+        attn_pack(&b, g->n_most, width, n_ch, pack);
+    }
+    for (uint32_t r = 0, n; r < g->n_row; r += n) {
+        n = attn_take(g->n_row - r);
+        if (in_tile) {
+            attn_ask_share(g, &b, n, g->n_most, n_ch);
+        } else {
             attn_fetch_acc(a, g, r, n, c);
-            attn_value_tile(a, g, &b, r, n, c, n_ch);
         }
+        attn_value_tile(a, g, &b, r, n, c, width, n_ch);
+    }
+}
+
+static inline void attn_values(const lg_attn_arg *a, const lg_kv_part *at, attn_group *g) {
+    const void *next = a->next ? a->next : a->page; /* what is in the cache costs nothing */
+    attn_ask(a, g, next, lg_kv_bytes(a->kv, a->d) / 2);
+    for (uint32_t c = 0, width; c < a->d; c += width) {
+        width = attn_width(a->d - c);
+        attn_value_part(a, at, g, c, width, a->d - c < width ? a->d - c : width);
     }
 }
 

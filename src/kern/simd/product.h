@@ -1,7 +1,7 @@
 /* product.h - whole products of row-major floats: y[n_row][n_col] = (y) + x[n_row][n_k] b[n_k][n_col], any sizes, k ascending.
  * Included after a v16 header.
  *
- * Columns go in runs of V16_ATTN_V vectors: a broadcast element of x then serves them all, so that additions are the limit
+ * Columns go in runs of V16_PROD_V vectors: a broadcast element of x then serves them all, so that additions are the limit
  * and not loads.  The distances of rows of x that occur are constants in the code: a row is then an offset, not a register. */
 #ifndef LG_KERN_SIMD_PRODUCT_H
 #define LG_KERN_SIMD_PRODUCT_H
@@ -9,7 +9,7 @@
 #include "kern/simd/tile.h"
 
 #define PRODUCT_K   256 /* rows of b packed at a time */
-#define PRODUCT_COL (16 * V16_ATTN_V)
+#define PRODUCT_COL (16 * V16_PROD_V)
 #define PRODUCT_FAR                                                                            \
     64 /* rows of b from which a long stride keeps it out of the first-level cache */
 
@@ -34,22 +34,22 @@ static inline void product_pack(const product *p, uint32_t c, uint32_t n_ch, uin
 
 /* n_row rows of a product that has PRODUCT_COL columns. */
 INLINE void product_tile(const product *p, const size_t ld_x, const int n_row) {
-    v16 acc[V16_TILE_R][V16_ATTN_V], w[V16_ATTN_V];
+    v16 acc[V16_TILE_R][V16_PROD_V], w[V16_PROD_V];
     const float *x = p->x, *b = p->b;
     float *y = p->y;
     for (int r = 0; r < n_row; r++, y += p->ld_y)
-        for (int v = 0; v < V16_ATTN_V; v++)
+        for (int v = 0; v < V16_PROD_V; v++)
             acc[r][v] = p->add ? v16_load(y + 16 * v) : v16_set(0.0f);
     for (size_t k = 0; k < p->n_k; k++, b += p->ld_b) {
-        for (int v = 0; v < V16_ATTN_V; v++) w[v] = v16_load(b + 16 * v);
+        for (int v = 0; v < V16_PROD_V; v++) w[v] = v16_load(b + 16 * v);
         for (int r = 0; r < n_row; r++) {
             v16 xr = v16_set(x[(size_t)r * ld_x + k]);
-            for (int v = 0; v < V16_ATTN_V; v++) acc[r][v] = v16_fma(xr, w[v], acc[r][v]);
+            for (int v = 0; v < V16_PROD_V; v++) acc[r][v] = v16_fma(xr, w[v], acc[r][v]);
         }
     }
     y = p->y;
     for (int r = 0; r < n_row; r++, y += p->ld_y)
-        for (int v = 0; v < V16_ATTN_V; v++) v16_store(y + 16 * v, acc[r][v]);
+        for (int v = 0; v < V16_PROD_V; v++) v16_store(y + 16 * v, acc[r][v]);
 }
 
 INLINE void product_tile_ld(const product *p, const int n_row) {
