@@ -157,8 +157,9 @@ static inline lg_qrows lg_qrows_at(const lg_qrows *q, size_t row) {
                       q->sum16 + 2 * m, q->d + m};
 }
 
-/* One value head of one sequence in gdn_rows.  The memory S [dk][dv] as of the last multiple of LG_GDN_C tokens, plus
- * n_open rows since: key k_l, written delta d_l, cumulative log-decay G_l.  For every new token, in order:
+/* One value head of one sequence in gdn_rows, or some of its columns: a column of S and d depends on nothing of the others, so several
+ * threads may have a part of dv each.  The memory S [dk][dv] as of the last multiple of LG_GDN_C tokens, plus n_open rows since: key k_l,
+ * written delta d_l, cumulative log-decay G_l.  For every new token, in order:
  *     G = G_last + g  (G_last = 0 right after a fold);  e = exp(G)
  *     r = e (k S);  p = e (q S)                                 sums over dk ascending
  *     for every open row l ascending:  w = exp(G - G_l);  r += (w (k . k_l)) d_l;   p += (w (q . k_l)) d_l
@@ -166,7 +167,7 @@ static inline lg_qrows lg_qrows_at(const lg_qrows *q, size_t row) {
  *     when LG_GDN_C rows are open:  S = exp(G_C) S;  for l ascending: S[i][:] += (exp(G_C - G_l) k_l[i]) d_l[:];  n_open = 0
  * Prefill evaluates the same expressions as blocked products; bits do not depend on how tokens are cut into calls. */
 typedef struct lg_gdn_arg {
-    uint32_t dk, dv;
+    uint32_t dk, dv; /* dv: columns of this call */
     uint32_t n_tok;
     uint32_t n_open; /* rows open before this call, = position % LG_GDN_C */
     bool
@@ -181,12 +182,12 @@ typedef struct lg_gdn_arg {
     size_t ld_g;
     float *o; /* [n_tok][ld_o] */
     size_t ld_o;
-    float *s; /* [dk][dv], updated in place at folds */
-    const float *
-        open_k; /* [dk][LG_GDN_C]: open keys, one a column; shared by the value heads of a key head, so the
-                              caller appends to it with gdn_keep_k after all of them have run */
-    float *open_d; /* [LG_GDN_C][dv], updated */
-    float *open_g; /* [LG_GDN_C], updated */
+    float *s;      /* [dk][ld_s], updated in place at folds */
+    float *open_d; /* [LG_GDN_C][ld_s], updated */
+    size_t ld_s;   /* columns of the whole head */
+    /* What value heads of a key head share, and parts of a head: after all of them the caller appends to it. */
+    const float *open_k; /* [dk][LG_GDN_C]: open keys, one a column; lg_gdn_keep_k */
+    const float *open_g; /* [LG_GDN_C]; lg_gdn_keep_g */
     const float *
         next; /* the S of the head that will follow on this thread, or NULL: it may be fetched ahead */
     float *scratch; /* lg_gdn_scratch_floats(dk, dv) floats, 64-byte aligned */
@@ -345,6 +346,9 @@ const char *lg_kern_features(void);
  * open_k [dk][LG_GDN_C].  Returns the rows open afterwards. */
 uint32_t lg_gdn_keep_k(const float *k, size_t ld_k, uint32_t dk, uint32_t n_tok,
                        uint32_t n_open, float *open_k);
+
+/* The same for the cumulative log-decay of one value head: g [n_tok * ld_g]; open_g [LG_GDN_C]. */
+void lg_gdn_keep_g(const float *g, size_t ld_g, uint32_t n_tok, uint32_t n_open, float *open_g);
 
 /* log decay and write strength of one token's value heads: g = neg_exp_a * softplus(a + dt_bias), beta = sigmoid(b);
  * softplus(x) = max(x, 0) + log1p(exp(-|x|)).  n heads. */

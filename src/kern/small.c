@@ -3,10 +3,10 @@
 #include "kern/kern.h"
 #include "kern/vmath.h"
 
-/* Transposed keys (dk x C), folded keys (dk x C), projections of keys and queries (2 x C x dv), their dots with the open
- * keys (2 x C x C) and weights (2 x C). */
+/* Transposed keys (dk x C), keys and queries (2 x C x dk), their dots with the open keys (2 x C x C), cumulative decay (C), what memory
+ * returns for them (2 x C x dv). */
 size_t lg_gdn_scratch_floats(uint32_t dk, uint32_t dv) {
-    return (size_t)LG_GDN_C * (3 * (size_t)dk + 2 * (size_t)dv + 2 * LG_GDN_C);
+    return (size_t)LG_GDN_C * (3 * (size_t)dk + 2 * (size_t)dv + 2 * LG_GDN_C + 1);
 }
 
 uint32_t lg_gdn_keep_k(const float *k, size_t ld_k, uint32_t dk, uint32_t n_tok,
@@ -18,6 +18,15 @@ uint32_t lg_gdn_keep_k(const float *k, size_t ld_k, uint32_t dk, uint32_t n_tok,
         for (uint32_t i = 0; i < dk; i++)
             open_k[(size_t)i * LG_GDN_C + row % LG_GDN_C] = k[(row - n_open) * ld_k + i];
     return n_end;
+}
+
+void lg_gdn_keep_g(const float *g, size_t ld_g, uint32_t n_tok, uint32_t n_open,
+                   float *open_g) {
+    uint32_t n_all = n_open + n_tok, first = n_all - n_all % LG_GDN_C;
+    for (uint32_t row = first < n_open ? n_open : first; row < n_all; row++) {
+        uint32_t at = row % LG_GDN_C;
+        open_g[at] = (at ? open_g[at - 1] : 0.0f) + g[(row - n_open) * ld_g];
+    }
 }
 
 void lg_gdn_gates(const float *a, const float *b, const float *neg_exp_a, const float *dt_bias,

@@ -184,8 +184,8 @@ static void run_gdn(const lg_kern *k, void *ctx) {
     k->gdn_rows(ctx);
 }
 
-/* n_tok tokens of one head of 128 x 128; half of the rows are open before a single token. */
-static void bench_gdn(const lg_kern *k, uint32_t n_tok) {
+/* n_tok tokens of n_col columns of one head of 128 x 128; half of the rows are open before a single token. */
+static void bench_gdn(const lg_kern *k, uint32_t n_tok, uint32_t n_col) {
     enum { D = 128 };
     float *q = floats((size_t)n_tok * D, -0.1f, 0.1f), *v = floats((size_t)n_tok * D, -1, 1);
     float *g = floats(n_tok, -0.1f, 0), *open_k = floats(D * LG_GDN_C, -0.1f, 0.1f);
@@ -193,7 +193,7 @@ static void bench_gdn(const lg_kern *k, uint32_t n_tok) {
     float *open_d = floats(LG_GDN_C * D, -1, 1), *open_g = floats(LG_GDN_C, -0.1f, 0);
     float *scratch = floats(lg_gdn_scratch_floats(D, D), 0, 1);
     lg_gdn_arg a = {.dk = D,
-                    .dv = D,
+                    .dv = n_col,
                     .n_tok = n_tok,
                     .n_open = n_tok == 1 ? LG_GDN_C / 2 : 0,
                     .has_init = true,
@@ -207,16 +207,17 @@ static void bench_gdn(const lg_kern *k, uint32_t n_tok) {
                     .ld_g = 1,
                     .o = o,
                     .ld_o = D,
+                    .ld_s = D,
                     .s = s,
                     .open_k = open_k,
                     .open_d = open_d,
                     .open_g = open_g,
                     .scratch = scratch};
     char name[64];
-    snprintf(name, sizeof name, "gdn_rows %u tok 128x128", n_tok);
-    if (n_tok == 1) report(name, k, run_gdn, &a, D * D * 4.0, "B", true);
+    snprintf(name, sizeof name, "gdn_rows %u tok 128x%u", n_tok, n_col);
+    if (n_tok == 1) report(name, k, run_gdn, &a, D * 4.0 * n_col, "B", true);
     if (n_tok > 1)
-        report(name, k, run_gdn, &a, (3.0 * D * D + 2.0 * LG_GDN_C * D) * n_tok, "MAC", true);
+        report(name, k, run_gdn, &a, (3.0 * D * n_col + LG_GDN_C * (D + n_col)) * n_tok, "MAC", true);
     drop((float *[]){q, v, g, open_k, o, s, open_d, open_g, scratch}, 9);
 }
 
@@ -310,9 +311,9 @@ static void bench(const lg_kern *k) {
     }
     bench_gemm(k, LG_BF16, 32768, 2048, 1);
     bench_quantised(k);
-    bench_gdn(k, 1);
-    bench_gdn(k, 32);
-    bench_gdn(k, 256);
+    bench_gdn(k, 1, 128);
+    bench_gdn(k, 32, 128);
+    for (uint32_t n_col = 128; n_col >= 16; n_col /= 2) bench_gdn(k, 256, n_col);
     static const lg_dtype kv[] = {LG_F32, LG_BF16, LG_F16, LG_Q8_0};
     for (size_t i = 0; i < LG_COUNT(kv); i++) {
         bench_attn(k, kv[i], 1);

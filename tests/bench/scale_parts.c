@@ -224,6 +224,7 @@ void scale_measure_head(void) {
                     .o = o,
                     .ld_o = D,
                     .s = s,
+                    .ld_s = D,
                     .open_k = open_k,
                     .open_d = open_d,
                     .open_g = open_g,

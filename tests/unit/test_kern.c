@@ -235,11 +235,13 @@ static void test_gdn_is_the_recurrence(void **state) {
                         .o = o + t * DV,
                         .ld_o = DV,
                         .s = s,
+                        .ld_s = DV,
                         .open_k = open_k,
                         .open_d = open_d,
                         .open_g = open_g,
                         .scratch = guarded(lg_gdn_scratch_floats(DK, DV) * sizeof(float))};
         ref->gdn_rows(&a);
+        lg_gdn_keep_g(h->g + t, 1, n_tok, n_open, open_g);
         n_open = lg_gdn_keep_k(h->k[t], DK, DK, n_tok, n_open, open_k);
         assert_int_equal(n_open, cut[i + 1] % LG_GDN_C);
     }

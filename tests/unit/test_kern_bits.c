@@ -320,34 +320,39 @@ static memory fresh_memory(const head *h) {
                     .o = filled_floats(h->n_tok * h->dv, NAN)};
 }
 
-/* Run tokens [t0, t1) in one call. */
-static void run_head(const lg_kern *k, const head *h, memory *m, uint32_t t0, uint32_t t1) {
+/* Run tokens [t0, t1) in one call, or in parts of `width` columns. */
+static void run_head(const lg_kern *k, const head *h, memory *m, uint32_t t0, uint32_t t1,
+                     uint32_t width) {
     uint32_t n_open = t0 % LG_GDN_C;
     size_t n_scratch = lg_gdn_scratch_floats(h->dk, h->dv);
     float *scratch = lg_mem_calloc(n_scratch + 1, sizeof *scratch);
     memset(scratch, 0xff, n_scratch * sizeof *scratch);
     scratch[n_scratch] = 3;
     lg_gdn_arg a = {.dk = h->dk,
-                    .dv = h->dv,
                     .n_tok = t1 - t0,
                     .n_open = n_open,
                     .has_init = t0 >= LG_GDN_C,
                     .q = h->q + t0 * h->dk,
                     .k = h->k + t0 * h->dk,
                     .ld_qk = h->dk,
-                    .v = h->v + t0 * h->dv,
                     .ld_v = h->dv,
                     .g = h->g + t0,
                     .beta = h->beta + t0,
                     .ld_g = 1,
-                    .o = m->o + t0 * h->dv,
                     .ld_o = h->dv,
-                    .s = m->s,
+                    .ld_s = h->dv,
                     .open_k = m->open_k,
-                    .open_d = m->open_d,
                     .open_g = m->open_g,
                     .scratch = scratch};
-    k->gdn_rows(&a);
+    for (uint32_t c = 0; c < h->dv; c += a.dv) {
+        a.dv = h->dv - c < width ? h->dv - c : width;
+        a.v = h->v + t0 * h->dv + c;
+        a.o = m->o + t0 * h->dv + c;
+        a.s = m->s + c;
+        a.open_d = m->open_d + c;
+        k->gdn_rows(&a);
+    }
+    lg_gdn_keep_g(h->g + t0, 1, t1 - t0, n_open, m->open_g);
     lg_gdn_keep_k(h->k + t0 * h->dk, h->dk, h->dk, t1 - t0, n_open, m->open_k);
     assert_true(scratch[n_scratch] == 3);
     lg_mem_free(scratch);
@@ -367,16 +372,18 @@ static void test_gdn_any_cut(void **state) {
     const uint32_t dims[][3] = {{1, 1, 40},      {5, 3, 70},    {16, 16, 33}, {20, 17, 100},
                                 {128, 128, 100}, {130, 64, 97}, {260, 33, 66}};
     const uint32_t steps[] = {1, 2, 3, 7, 31, 32, 33, 50, 1000};
+    const uint32_t width[] = {1000, 32, 16, 64, 5};
     for (size_t d = 0; d < LG_COUNT(dims); d++)
         for (size_t i = 0; i <= n_level; i++) {
             const lg_kern *k = i < n_level ? level[i] : ref;
             head h = random_head(dims[d][0], dims[d][1], dims[d][2]);
             memory want = fresh_memory(&h);
-            for (uint32_t t = 0; t < h.n_tok; t++) run_head(ref, &h, &want, t, t + 1);
+            for (uint32_t t = 0; t < h.n_tok; t++) run_head(ref, &h, &want, t, t + 1, h.dv);
             for (size_t s = 0; s < LG_COUNT(steps); s++) {
                 memory m = fresh_memory(&h);
                 for (uint32_t t = 0; t < h.n_tok; t += steps[s])
-                    run_head(k, &h, &m, t, t + steps[s] < h.n_tok ? t + steps[s] : h.n_tok);
+                    run_head(k, &h, &m, t, t + steps[s] < h.n_tok ? t + steps[s] : h.n_tok,
+                             width[s % LG_COUNT(width)]);
                 same_memory(&h, &m, &want);
             }
             for (int trial = 0; trial < 5; trial++) {
@@ -384,7 +391,7 @@ static void test_gdn_any_cut(void **state) {
                 for (uint32_t t = 0, t1; t < h.n_tok; t = t1) {
                     t1 = t + (uint32_t)random_in(0, 40);
                     if (t1 > h.n_tok) t1 = h.n_tok;
-                    run_head(k, &h, &m, t, t1);
+                    run_head(k, &h, &m, t, t1, 1 + (uint32_t)random_in(0, 40));
                 }
                 same_memory(&h, &m, &want);
             }

@@ -95,6 +95,7 @@ static void value_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, u
     uint32_t dk = cfg->d_k, dv = cfg->d_v;
     size_t keys = (size_t)cfg->n_k_head * dk, conv = lg_config_conv_dim(cfg);
     size_t vals = (size_t)cfg->n_v_head * dv, tok0 = seq->tok0;
+    float *open_g = state + be->lay.open_g + (size_t)vh * LG_GDN_C;
     lg_gdn_arg a = {.dk = dk,
                     .dv = dv,
                     .n_tok = seq->n_tok,
@@ -111,12 +112,14 @@ static void value_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, u
                     .o = s->core + tok0 * vals + (size_t)vh * dv,
                     .ld_o = vals,
                     .s = state + be->lay.s + (size_t)vh * dk * dv,
-                    .open_k = state + be->lay.open_k + (size_t)kh * dk * LG_GDN_C,
                     .open_d = state + be->lay.open_d + (size_t)vh * LG_GDN_C * dv,
-                    .open_g = state + be->lay.open_g + (size_t)vh * LG_GDN_C,
+                    .ld_s = dv,
+                    .open_k = state + be->lay.open_k + (size_t)kh * dk * LG_GDN_C,
+                    .open_g = open_g,
                     .next = next,
                     .scratch = s->gdn + (size_t)thread * s->gdn_ld};
     be->kern->gdn_rows(&a);
+    lg_gdn_keep_g(a.g, a.ld_g, a.n_tok, a.n_open, open_g);
     if (c->part) return;
     for (size_t t = tok0; t < tok0 + seq->n_tok; t++) {
         size_t at = t * vals + (size_t)vh * dv;

@@ -27,10 +27,11 @@ typedef struct piece {
         *p; /* [n][dv] each, one after the other: what the memory returns for key and query */
     float *wk,
         *wq; /* [n][C] the same: dots with the open keys, then weighted with their decay */
+    float *g; /* [C] cumulative log-decay of the open rows */
 } piece;
 
 static inline float *gdn_d(const piece *b, uint32_t row) {
-    return b->a->open_d + (size_t)row * b->a->dv;
+    return b->a->open_d + (size_t)row * b->a->ld_s;
 }
 
 /* The open keys: those of before the call (only a call's first piece has any), then the piece's own. */
@@ -46,9 +47,9 @@ static inline void gdn_gather_keys(const piece *b) {
 /* Multiply the weights of open row l by exp(g - G_l), for token t of the piece. */
 static inline void gdn_decay(const piece *b, uint32_t t) {
     float *wk = b->wk + (size_t)t * LG_GDN_C, *wq = b->wq + (size_t)t * LG_GDN_C;
-    v16 g = v16_set(b->a->open_g[b->n0 + t]);
+    v16 g = v16_set(b->g[b->n0 + t]);
     for (uint32_t l = 0; l < LG_GDN_C; l += 16) {
-        v16 e = v16_exp(v16_sub(g, v16_load(b->a->open_g + l)));
+        v16 e = v16_exp(v16_sub(g, v16_load(b->g + l)));
         v16_store(wk + l, v16_mul(e, v16_load(wk + l)));
         v16_store(wq + l, v16_mul(e, v16_load(wq + l)));
     }
@@ -57,13 +58,15 @@ static inline void gdn_decay(const piece *b, uint32_t t) {
 /* S = exp(G_C) S + sum_l (exp(G_C - G_l) k_l) d_l, for keys in b->key. */
 static inline void gdn_fold(const piece *b) {
     const lg_gdn_arg *a = b->a;
-    float g = a->open_g[LG_GDN_C - 1];
+    float g = b->g[LG_GDN_C - 1];
     v16 e = v16_set(lg_expf(g));
-    uint32_t n = a->dk * a->dv;
-    for (uint32_t i = 0; b->has_s && i < n; i += 16)
-        row_put(a->s, i, n, v16_mul(e, row_at(a->s, i, n)));
+    for (size_t i = 0; b->has_s && i < a->dk; i++) {
+        float *s = a->s + i * a->ld_s;
+        for (uint32_t j = 0; j < a->dv; j += 16)
+            row_put(s, j, a->dv, v16_mul(e, row_at(s, j, a->dv)));
+    }
     for (uint32_t l = 0; l < LG_GDN_C; l += 16) {
-        v16 w = v16_exp(v16_sub(v16_set(g), v16_load(a->open_g + l)));
+        v16 w = v16_exp(v16_sub(v16_set(g), v16_load(b->g + l)));
         for (size_t i = 0; i < a->dk; i++) {
             float *k = b->key + i * LG_GDN_C + l;
             v16_store(k, v16_mul(w, v16_load(k)));
@@ -73,11 +76,11 @@ static inline void gdn_fold(const piece *b) {
                            .ld_x = LG_GDN_C,
                            .n_row = a->dk,
                            .b = a->open_d,
-                           .ld_b = a->dv,
+                           .ld_b = a->ld_s,
                            .n_k = LG_GDN_C,
                            .n_col = a->dv,
                            .y = a->s,
-                           .ld_y = a->dv,
+                           .ld_y = a->ld_s,
                            .add = b->has_s});
 }
 
@@ -103,7 +106,7 @@ static inline void gdn_add_rows(const piece *b, uint32_t t, uint32_t n, uint32_t
     product p = {.ld_x = LG_GDN_C,
                  .n_row = n,
                  .b = gdn_d(b, l0),
-                 .ld_b = dv,
+                 .ld_b = b->a->ld_s,
                  .n_k = l1 - l0,
                  .n_col = b->a->dv,
                  .ld_y = dv,
@@ -153,10 +156,11 @@ static inline void gdn_project(const piece *b) {
     }
     p.b = a->s;
     p.y = b->r;
-    p.ld_b = p.ld_y = p.n_col = a->dv;
+    p.ld_b = a->ld_s;
+    p.ld_y = p.n_col = a->dv;
     product_run(&p);
     for (uint32_t t = 0; t < b->n; t++) {
-        v16 e = v16_set(lg_expf(a->open_g[b->n0 + t]));
+        v16 e = v16_set(lg_expf(b->g[b->n0 + t]));
         float *r = b->r + (size_t)t * a->dv, *q = b->p + (size_t)t * a->dv;
         for (uint32_t j = 0; j < a->dv; j += 16) {
             row_put(r, j, a->dv, v16_mul(e, row_at(r, j, a->dv)));
@@ -199,41 +203,43 @@ static inline const char *gdn_ask(const gdn_ahead *h, size_t at) {
 
 /* Rows [i, i + n_i) of m times their elements of ck and cq are added to r and p; `at`: the run's byte that row i begins at.
  * Memory is asked for line after line, also where rows are read side by side: some processors want it in order. */
-INLINE void gdn_pair(const float *m, size_t n_col, const float *ck, const float *cq, uint32_t i,
-                     const uint32_t n_i, const gdn_ahead *h, size_t at, float *r, float *p) {
+INLINE void gdn_pair(const float *m, size_t ld, uint32_t n_col, const float *ck,
+                     const float *cq, uint32_t i, const uint32_t n_i, const gdn_ahead *h,
+                     size_t at, float *r, float *p) {
     v16 ki[GDN_S_ROW], qi[GDN_S_ROW];
     const char *ask[GDN_S_ROW];
     for (uint32_t u = 0; u < n_i; u++) {
         ki[u] = v16_set(ck[i + u]);
         qi[u] = v16_set(cq[i + u]);
-        ask[u] = gdn_ask(h, at + u * n_col * sizeof(float));
+        ask[u] = gdn_ask(h, at + u * ld * sizeof(float));
     }
-    const float *s = m + i * n_col;
+    const float *s = m + i * ld;
     size_t line = 64, width = n_col * sizeof(float), row = 0, off = 0;
     for (uint32_t j = 0; j < n_col; j += 16) {
-        v16 rj = row_at(r, j, (uint32_t)n_col), pj = row_at(p, j, (uint32_t)n_col);
+        v16 rj = row_at(r, j, n_col), pj = row_at(p, j, n_col);
         for (uint32_t u = 0; u < n_i; u++) {
-            v16 sj = row_at(s + u * n_col, j, (uint32_t)n_col);
+            v16 sj = row_at(s + u * ld, j, n_col);
             __builtin_prefetch(ask[row] + off + u * line, 0, 2);
             rj = v16_fma(ki[u], sj, rj);
             pj = v16_fma(qi[u], sj, pj);
         }
-        row_put(r, j, (uint32_t)n_col, rj);
-        row_put(p, j, (uint32_t)n_col, pj);
+        row_put(r, j, n_col, rj);
+        row_put(p, j, n_col, pj);
         off += n_i * line;
         if (off >= width) off -= width, row++;
     }
 }
 
-/* All n_row rows of m, which begin at byte `at` of the run. */
-static inline void gdn_pairs(const float *m, size_t n_col, const float *ck, const float *cq,
-                             uint32_t n_row, const gdn_ahead *h, size_t at, float *r,
-                             float *p) {
+/* All n_row rows of m, which begin at byte `at` of the run; columns as in a. */
+static inline void gdn_pairs(const lg_gdn_arg *a, const float *m, const float *ck,
+                             const float *cq, uint32_t n_row, const gdn_ahead *h, size_t at,
+                             float *r, float *p) {
+    size_t ld = a->ld_s, row = ld * sizeof *m;
     uint32_t i = 0;
     for (; n_row - i >= GDN_S_ROW; i += GDN_S_ROW)
-        gdn_pair(m, n_col, ck, cq, i, GDN_S_ROW, h, at + i * n_col * sizeof(float), r, p);
+        gdn_pair(m, ld, a->dv, ck, cq, i, GDN_S_ROW, h, at + i * row, r, p);
     for (; i < n_row; i++)
-        gdn_pair(m, n_col, ck, cq, i, 1, h, at + i * n_col * sizeof(float), r, p);
+        gdn_pair(m, ld, a->dv, ck, cq, i, 1, h, at + i * row, r, p);
 }
 
 /* Dots of key and query with the open keys before this token.  Returns q . k. */
@@ -265,23 +271,23 @@ static inline float gdn_one_dots(const lg_gdn_arg *a, const float *k, const floa
 static inline void gdn_one(const piece *b) {
     const lg_gdn_arg *a = b->a;
     const float *k = a->k + b->t0 * a->ld_qk, *q = a->q + b->t0 * a->ld_qk;
-    float g = a->open_g[b->n0], qk = gdn_one_dots(a, k, q, b->wk, b->wq);
-    size_t row = a->dv * sizeof(float), s_len = b->has_s ? a->dk * row : 0;
+    float g = b->g[b->n0], qk = gdn_one_dots(a, k, q, b->wk, b->wq);
+    size_t row = a->ld_s * sizeof(float), s_len = b->has_s ? a->dk * row : 0;
     const float *next = a->next ? a->next : a->open_d;
     gdn_ahead h = {{(const char *)a->s, (const char *)a->open_d, (const char *)next},
                    {s_len, b->n0 * row}};
-    memset(b->r, 0, row);
-    memset(b->p, 0, row);
+    memset(b->r, 0, a->dv * sizeof(float));
+    memset(b->p, 0, a->dv * sizeof(float));
     if (b->has_s) {
         v16 e = v16_set(lg_expf(g));
-        gdn_pairs(a->s, a->dv, k, q, a->dk, &h, 0, b->r, b->p);
+        gdn_pairs(a, a->s, k, q, a->dk, &h, 0, b->r, b->p);
         for (uint32_t j = 0; j < a->dv; j += 16) {
             row_put(b->r, j, a->dv, v16_mul(e, row_at(b->r, j, a->dv)));
             row_put(b->p, j, a->dv, v16_mul(e, row_at(b->p, j, a->dv)));
         }
     }
     gdn_decay(b, 0);
-    gdn_pairs(a->open_d, a->dv, b->wk, b->wq, b->n0, &h, s_len, b->r, b->p);
+    gdn_pairs(a, a->open_d, b->wk, b->wq, b->n0, &h, s_len, b->r, b->p);
     gdn_write(b, 0, qk);
     if (b->n0 + 1 == LG_GDN_C) gdn_gather_keys(b);
 }
@@ -293,7 +299,9 @@ static inline void gdn_rows(const lg_gdn_arg *a) {
     b.key = at, at += a->dk * C;
     b.x = at, at += 2 * a->dk * C;
     b.wk = at, at += 2 * C * C;
+    b.g = at, at += C;
     b.r = at;
+    memcpy(b.g, a->open_g, C * sizeof *b.g);
     b.has_s = a->has_init;
     while (b.t0 < a->n_tok) {
         b.n = a->n_tok - b.t0 < LG_GDN_C - b.n0 ? a->n_tok - b.t0 : LG_GDN_C - b.n0;
@@ -301,7 +309,7 @@ static inline void gdn_rows(const lg_gdn_arg *a) {
         b.p = b.r + b.n * (size_t)a->dv;
         for (uint32_t t = 0; t < b.n; t++) {
             uint32_t row = b.n0 + t;
-            a->open_g[row] = (row ? a->open_g[row - 1] : 0.0f) + a->g[(b.t0 + t) * a->ld_g];
+            b.g[row] = (row ? b.g[row - 1] : 0.0f) + a->g[(b.t0 + t) * a->ld_g];
         }
         if (a->n_tok == 1) {
             gdn_one(&b);
