@@ -217,7 +217,8 @@ static void bench_gdn(const lg_kern *k, uint32_t n_tok, uint32_t n_col) {
     snprintf(name, sizeof name, "gdn_rows %u tok 128x%u", n_tok, n_col);
     if (n_tok == 1) report(name, k, run_gdn, &a, D * 4.0 * n_col, "B", true);
     if (n_tok > 1)
-        report(name, k, run_gdn, &a, (3.0 * D * n_col + LG_GDN_C * (D + n_col)) * n_tok, "MAC", true);
+        report(name, k, run_gdn, &a, (3.0 * D * n_col + LG_GDN_C * (D + n_col)) * n_tok, "MAC",
+               true);
     drop((float *[]){q, v, g, open_k, o, s, open_d, open_g, scratch}, 9);
 }
 

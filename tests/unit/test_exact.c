@@ -25,6 +25,7 @@
 #define N_SNAP   4
 #define NODES    4 /* pools from here on pretend to be on several memory nodes */
 #define N_POOL   7
+#define MANY     9 /* threads of one more pool: more than the models have heads */
 
 typedef struct exact_model {
     const char *name, *folder; /* below the source tree */
@@ -44,7 +45,7 @@ typedef struct place {
     uint32_t slot, page[SEQ_PAGE];
 } place;
 
-static lg_pool *pools[N_POOL]; /* by number of threads; then of 2, 3 and 2 nodes */
+static lg_pool *pools[N_POOL + 1]; /* by number of threads; then of 2, 3 and 2 nodes; of many */
 static const struct {
     int n_thread, node[4];
 } topologies[N_POOL - NODES] = {{2, {0, 1}}, {3, {0, 1, 2}}, {4, {1, 0, 0, 0}}};
@@ -154,6 +155,7 @@ static int open_all(void **state) {
         if (lg_pool_open_nodes(topologies[i].n_thread, topologies[i].node, &pools[NODES + i],
                                &err) != LG_OK)
             return -1;
+    if (lg_pool_open(MANY, &pools[N_POOL], &err) != LG_OK) return -1;
     for (size_t i = 0; i < LG_COUNT(models); i++) open_model(&models[i]);
     return 0;
 }
@@ -168,7 +170,7 @@ static int close_all(void **state) {
         lg_weights_close(&models[k].w);
         quant_fit_fini(&models[k].fit);
     }
-    for (int n = 1; n < N_POOL; n++) lg_pool_close(&pools[n]);
+    for (int n = 1; n <= N_POOL; n++) lg_pool_close(&pools[n]);
     return 0;
 }
 
@@ -338,6 +340,32 @@ static void run_mix(const exact_model *m, lg_backend *be, uint64_t seed, result 
     }
 }
 
+/* Value heads as parts of their columns, rows before and after them as tasks of their own; 0: where the threads ask for it. */
+static void test_heads_divided_by_columns(void **state) {
+    static const uint32_t chunk[] = {1, 2, 33, 70, N_TOK};
+    (void)state;
+    for (size_t k = 0; k < LG_COUNT(models); k++) {
+        const exact_model *m = &models[k];
+        result r = take_result(m);
+        for (int n_thread = 1; n_thread <= 4; n_thread++) {
+            int pool = n_thread < 4 ? n_thread : N_POOL;
+            if (few() && n_thread < 3) continue;
+            lg_backend *be = open_backend(m, pool, NULL);
+            for (uint32_t parts = n_thread < 3 ? 1 : 0; parts <= 4; parts++) {
+                be->gdn_parts = parts;
+                for (size_t i = 0; i < LG_COUNT(chunk); i++) {
+                    if (i % 4 != parts % 4) continue;
+                    run_alone(m, be, 0, &home, chunk[i], r.logits, r.state);
+                    expect_same(m, 0, r.logits, r.state, "parts of heads, steps of", chunk[i]);
+                }
+                run_mix(m, be, parts, &r);
+            }
+            lg_backend_close(&be);
+        }
+        free_result(&r);
+    }
+}
+
 static void test_ragged_mixes_with_places_shuffled(void **state) {
     (void)state;
     for (size_t k = 0; k < LG_COUNT(models); k++) {
@@ -424,6 +452,7 @@ static void test_snapshots_at_every_position(void **state) {
         const float *want = m->logits[0] + (size_t)(N_TOK - 1) * m->w->cfg.n_vocab;
         for (uint32_t cut = 1; cut < N_TOK; cut += few() ? 11 : m->w->cfg.n_expert ? 3 : 1) {
             uint32_t next = cut + 1 + cut % 40, n = next < N_TOK ? 2 : 1;
+            be->gdn_parts = cut % 3; /* also heads in parts */
             lg_batch_save save[2] = {{cut, 3}, {next, 1}};
             const float *got = run_saving(m, be, 2, home.page, 0, N_TOK, save, cut % 2 ? n : 0);
             assert_memory_equal(got, want, m->w->cfg.n_vocab * sizeof(float));
@@ -531,6 +560,7 @@ int main(void) {
                                        cmocka_unit_test(test_two_segments),
                                        cmocka_unit_test(test_levels_and_threads),
                                        cmocka_unit_test(test_attention_divided_by_pages),
+                                       cmocka_unit_test(test_heads_divided_by_columns),
                                        cmocka_unit_test(test_ragged_mixes_with_places_shuffled),
                                        cmocka_unit_test(test_memory_nodes),
                                        cmocka_unit_test(test_snapshots_at_every_position),

@@ -153,8 +153,37 @@ static void test_threads_begin_with_their_panels(void **state) {
     }
 }
 
+/* A head's columns are divided while that keeps more threads busy: times of one head, of which a sixth is repeated in each part. */
+static void test_parts_of_heads(void **state) {
+    static const struct {
+        uint32_t n_head, dv, parts;
+        int n_thread;
+        double time;
+    } rows[] = {{32, 128, 1, 1, 32},
+                {32, 128, 1, 16, 2},
+                {32, 128, 2, 24, 3 * 7 / 12.},
+                {32, 128, 2, 64, 7 / 12.},
+                {32, 128, 4, 128, 3 / 8.},
+                {4, 128, 4, 16, 3 / 8.},
+                {5, 128, 2, 16, 7 / 12.},
+                {2, 128, 8, 16, 1 / 6. + 5 / 48.},
+                {1, 128, 8, 128, 1 / 6. + 5 / 48.},
+                {1, 32, 2, 128, 7 / 12.},
+                {1, 16, 1, 128, 1},
+                {3, 5, 1, 128, 1}};
+    (void)state;
+    for (size_t i = 0; i < LG_COUNT(rows); i++) {
+        double time = 0;
+        assert_int_equal(lg_cpu_gdn_parts(rows[i].n_head, rows[i].n_thread, rows[i].dv, &time),
+                         rows[i].parts);
+        assert_true(time > rows[i].time - 1e-9 && time < rows[i].time + 1e-9);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parts_of_heads),
+
         cmocka_unit_test(test_tasks_stay_within_a_node),
         cmocka_unit_test(test_threads_begin_with_their_panels),
     };

@@ -30,6 +30,8 @@
 #define LG_CPU_ATTN_BLK    16     /* query tokens of one attention task */
 #define LG_CPU_SPLIT_PAGES 16     /* pages x tokens of one attention window, per thread */
 #define LG_CPU_SPLIT_FROM  16     /* pages from which a block of rows may be divided by pages */
+/* Of a value head's recurrence, what each part of its columns repeats: keys side by side, their dots, decays (bench_kern =gdn). */
+#define LG_CPU_GDN_REPEATED (1.0 / 6)
 
 /* Where things lie inside a page, in bytes, and inside a slot, in floats. */
 typedef struct lg_cpu_layout {
@@ -166,7 +168,8 @@ struct lg_backend {
     uint32_t split_from; /* pages from which a block's attention may be divided by pages */
     uint32_t
         split_step; /* pages x tokens attended before they are merged; at least LG_CPU_ATTN_BLK */
-    bool exact;     /* products of block types by floats */
+    uint32_t gdn_parts; /* of each value head, in every step; 0: where it saves time */
+    bool exact;         /* products of block types by floats */
     lg_backend_opt opt;
     lg_cpu_layout lay;
     uint8_t *page; /* [n_page][lay.page], owned */
@@ -298,6 +301,9 @@ void lg_cpu_gdn_heads(lg_backend *be, uint32_t layer);
 /* The same for some key heads of one sequence, without the gated norm: from qkv, b and a to core. */
 void lg_cpu_gdn_part(lg_backend *be, uint32_t layer, const lg_batch_seq *seq, uint32_t head0,
                      uint32_t n_head);
+/* In how many parts of its columns each of n_head value heads of a prompt is divided so that n_thread threads are done soonest; all a head's
+ * rows are one thread's.  *time: how long that takes, in times of one head on one thread. */
+uint32_t lg_cpu_gdn_parts(uint32_t n_head, int n_thread, uint32_t dv, double *time);
 /* The gated norm of the value heads of row r. */
 void lg_cpu_gdn_norm(const lg_backend *be, uint32_t layer, size_t r);
 
