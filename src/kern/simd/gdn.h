@@ -26,7 +26,7 @@ typedef struct piece {
     float *r,
         *p; /* [n][dv] each, one after the other: what the memory returns for key and query */
     float *wk,
-        *wq; /* [n][C] the same: dots with the open keys, then weighted with their decay */
+        *wq;  /* [n][C] the same: dots with the open keys, then weighted with their decay */
     float *g; /* [C] cumulative log-decay of the open rows */
 } piece;
 
@@ -238,8 +238,7 @@ static inline void gdn_pairs(const lg_gdn_arg *a, const float *m, const float *c
     uint32_t i = 0;
     for (; n_row - i >= GDN_S_ROW; i += GDN_S_ROW)
         gdn_pair(m, ld, a->dv, ck, cq, i, GDN_S_ROW, h, at + i * row, r, p);
-    for (; i < n_row; i++)
-        gdn_pair(m, ld, a->dv, ck, cq, i, 1, h, at + i * row, r, p);
+    for (; i < n_row; i++) gdn_pair(m, ld, a->dv, ck, cq, i, 1, h, at + i * row, r, p);
 }
 
 /* Dots of key and query with the open keys before this token.  Returns q . k. */
