@@ -51,9 +51,11 @@ static double reduce(const lg_links *l, const lg_group_shape *g, lg_row_count r)
     double m = g->n_node, local = g->n_rank / m, s = 0, rows = 0, rounds = 0;
     double wire = 4.0 * (double)lg_wire_words(g->wire, (uint32_t)g->n_embd);
     double machine = fmin(r.all, local * r.most);
+    bool shared = l->shared_bytes_s > 0;
     if (local > 1)
-        s += l->in.latency_s + (local - 2) * l->in.message_s +
-             4 * g->n_embd * r.all * (local - 1) / local / l->in.bytes_s;
+        s += l->in.latency_s + (shared ? 0 : (local - 2) * l->in.message_s) +
+             4 * g->n_embd * r.all * (local - 1) / local /
+                 (shared ? l->shared_bytes_s : l->in.bytes_s);
     if (m < 2) return s;
     if (exp2(floor(log2(m))) == m)
         for (double half = m / 2; half >= 1; half /= 2, rounds++)

@@ -5,7 +5,7 @@
  * other, and the ranks of a machine share its way out (X: bytes/s of a machine, x: of a rank inside one); u = min(T, G t) rows of the
  * machine that has most:
  *     rows        R (t (G - 1)/x + u (N - G)/X)              back, strict     the same with 4 H k/N for R
- *     reduce      4 H T (G - 1)/G / x, and between machines, halving: W/G max(T/2^i, u)/X summed over the rounds i, with all G ranks of a
+ *     reduce      4 H T (G - 1)/G / x, with a window one latency and at the rate of the window, and between machines, halving: W/G max(T/2^i, u)/X summed over the rounds i, with all G ranks of a
  *                 machine at it; straight: (M - 1) W u/X
  *     all-to-all  rows and back: p R, p W for R; when one rank has all rows only 1/(N - 1) of the way back is after everything else
  * and in each part the latency of its rounds and a cost for each message.  What is computed is the same for all and left out.
@@ -37,6 +37,8 @@ typedef struct lg_way {
 
 typedef struct lg_links {
     lg_way in, out; /* inside a machine, between machines */
+    double
+        shared_bytes_s; /* at which a rank reads what others of its machine wrote to their window; 0: there is none */
 } lg_links;
 
 typedef struct lg_group_shape {
@@ -115,7 +117,7 @@ double lg_slice_seconds(const lg_links *l, const lg_group_shape *g, const lg_sli
                         double n, double n_out);
 
 /* What messages cost inside a machine and between machines (links.c): between two ranks, and of all ranks at once, some MB.  Every rank
- * gets the same figures.  A way that nobody has is taken for the other.  Collective.  LG_OK, LG_E_COMM. */
+ * gets the same figures.  A window is zero afterwards, so it must not be in use.  A way that nobody has is taken for the other.  Collective.  LG_OK, LG_E_COMM. */
 lg_status lg_links_measure(lg_comm *c, lg_links *l);
 
 #endif

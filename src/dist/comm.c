@@ -9,6 +9,7 @@
 #include "lignum_paths.h"
 
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,7 +117,10 @@ lg_status lg_comm_pause(lg_comm *c, lg_comm_patience *p, const lg_comm_req *req,
                             who, (double)waited * 1e-6, c->what, c->layer,
                             (unsigned long long)c->step);
     }
-    if (waited >= SPIN_US) nap(&p->nap_us, NAP_STEP_US);
+    if (waited >= SPIN_US)
+        nap(&p->nap_us, NAP_STEP_US);
+    else
+        sched_yield(); /* to a rank that shares this processor */
     return LG_OK;
 }
 

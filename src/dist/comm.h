@@ -18,6 +18,8 @@
 
 #define LG_MAX_RANK 256
 
+typedef struct lg_window lg_window; /* window.h */
+
 /* A message under way.  Caller's storage, zero when there is none. */
 typedef struct lg_comm_req {
     void *handle; /* the carrier's */
@@ -58,6 +60,7 @@ typedef struct lg_comm {
     char why[160];
     uint64_t sent_bytes, n_sent; /* counted since open */
     lg_trace *trace;             /* borrowed; NULL: nothing is noted */
+    lg_window *window;           /* borrowed; NULL: messages inside the machine too */
 } lg_comm;
 
 /* A rank alone.  No message can be sent. */

@@ -2,6 +2,7 @@
  *
  *   comm      messages between ranks: nobody else, or MPI by a module that is loaded on demand (comm_mpi.c)
  *   place     which ranks hold which experts
+ *   window    memory that the ranks of one machine share
  *   wire      rows as they travel: floats, 16 or 8 bits
  *   choose    what each exchange costs on this network      trace     spans of a step, as a file for viewers
  *   reduce    sums over ranks of rows that each belong to one of them
@@ -21,6 +22,7 @@
 #include "dist/reduce.h"
 #include "dist/slice.h"
 #include "dist/spread.h"
+#include "dist/window.h"
 
 /* What a backend needs to be one rank of a group; all borrowed. */
 typedef struct lg_dist {

@@ -21,6 +21,12 @@ static bool may_be(const lg_exchange *x, lg_exchange_kind kind) {
            (x->how.kind == LG_EXCHANGE_AUTO && kind != LG_EXCHANGE_STRICT);
 }
 
+size_t lg_exchange_window_bytes(const lg_comm *comm, const lg_exchange_how *how,
+                                uint32_t max_row, uint32_t n_embd) {
+    bool reduces = how->kind == LG_EXCHANGE_REDUCE || how->kind == LG_EXCHANGE_AUTO;
+    return reduces ? lg_reduce_window_bytes(comm, max_row, n_embd) : 0;
+}
+
 void lg_exchange_carve(lg_arena *a, lg_comm *comm, const lg_place *place,
                        const lg_exchange_how *how, uint32_t max_row, uint32_t n_embd,
                        uint32_t k, lg_exchange *x) {

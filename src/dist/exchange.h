@@ -18,6 +18,7 @@
  *     back   4 H for each pair that it computes for a row of another rank: of its T k / N about (N-1)/N
  * Every record block is led by LG_EXCHANGE_HEAD bytes, which a receiver checks: step, layer, rows, and a hash of all collectives and numbers of rows since the start.  A rank without rows sends
  * nothing and still receives and computes.
+ * With a window the sums inside a machine are no messages (reduce.h).
  * Messages move while the caller computes if it calls lg_exchange_progress between pieces of its work.
  * A lost comm makes every call return at once; what is in the buffers then means nothing, and the step ends in LG_E_BACKEND.
  * Thread: engine; products are the caller's.  Memory: carved from the caller's arena.  Test: tests/unit/test_exchange.c */
@@ -87,6 +88,10 @@ typedef struct lg_exchange {
 void lg_exchange_carve(lg_arena *a, lg_comm *comm, const lg_place *place,
                        const lg_exchange_how *how, uint32_t max_row, uint32_t n_embd,
                        uint32_t k, lg_exchange *x);
+
+/* Bytes of a rank's part of a window (window.h) that an exchange can use; 0: none. */
+size_t lg_exchange_window_bytes(const lg_comm *comm, const lg_exchange_how *how,
+                                uint32_t max_row, uint32_t n_embd);
 
 /* A step begins: n_row[r] rows of rank r, at most max_row in all.  Collective. */
 void lg_exchange_begin(lg_exchange *x, const uint32_t *n_row);

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "dist/window.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -91,14 +92,35 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* What ranks do at once. */
+typedef struct lg_links_act {
+    bool out; /* messages between machines */
+    uint8_t *buf;
+    size_t n_bytes;
+} lg_links_act;
+
+static lg_status send_all(lg_comm *c, const lg_links_act *a) {
+    return swap_once(c, a->out, a->buf, a->n_bytes);
+}
+
+/* What the others of the machine have in their parts of the window. */
+static lg_status read_all(lg_comm *c, const lg_links_act *a) {
+    for (uint32_t r = 0; c->window && r < c->n_rank; r++)
+        if (is_peer(c, r, false)) memcpy(a->buf, c->window->part[r], a->n_bytes);
+    return LG_OK;
+}
+
 /* All ranks at once; on rank 0 *s is the median of the slowest rank's seconds. */
-static lg_status crowd(lg_comm *c, bool out, uint8_t *buf, size_t n_bytes, double *s) {
+static lg_status crowd(lg_comm *c, lg_status (*act)(lg_comm *c, const lg_links_act *a),
+                       const lg_links_act *a, double *s) {
     double took[N_ROUND], other[N_ROUND];
     for (int i = 0; i < N_ROUND; i++) {
         LG_TRY(meet(c));
         uint64_t start = lg_clock_us();
-        LG_TRY(swap_once(c, out, buf, n_bytes));
+        LG_TRY(act(c, a));
         took[i] = fmax((double)(lg_clock_us() - start), 1) * 1e-6;
+        if (act == read_all && c->window) /* to be fetched anew, as sums are */
+            memset(c->window->part[c->rank], 0, a->n_bytes);
     }
     if (c->rank > 0) return one(c, 0, true, took, sizeof took);
     for (uint32_t r = 1; r < c->n_rank; r++) {
@@ -120,8 +142,8 @@ static lg_status measure(lg_comm *c, bool out, lg_way *w) {
     size_t bytes = ALL_BYTES / (size_t)n;
     uint8_t *buf = lg_mem_calloc(c->n_rank + 1, bytes);
     if (!buf) return lg_comm_lose(c, "no memory for measuring the network");
-    lg_status st = crowd(c, out, buf, PING_BYTES, &small);
-    if (st == LG_OK) st = crowd(c, out, buf, bytes, &big);
+    lg_status st = crowd(c, send_all, &(lg_links_act){out, buf, PING_BYTES}, &small);
+    if (st == LG_OK) st = crowd(c, send_all, &(lg_links_act){out, buf, bytes}, &big);
     lg_mem_free(buf);
     if (st != LG_OK || c->rank > 0) return st;
     if (n > 1) w->message_s = fmax(w->message_s, (small - w->latency_s) / (n - 1));
@@ -129,9 +151,24 @@ static lg_status measure(lg_comm *c, bool out, lg_way *w) {
     return LG_OK;
 }
 
+/* How fast the window is read, if rank 0's machine has one. */
+static lg_status measure_window(lg_comm *c, double *bytes_s) {
+    double n = -1, s = 0;
+    for (uint32_t r = 0; r < c->n_rank; r++) n += c->node[r] == c->node[c->rank];
+    lg_links_act a = {.n_bytes = n > 0 ? ALL_BYTES / (size_t)n : 0};
+    if (c->window && a.n_bytes > c->window->part_bytes) a.n_bytes = c->window->part_bytes;
+    a.buf = lg_mem_alloc(a.n_bytes);
+    if (!a.buf) return lg_comm_lose(c, "no memory for measuring the window");
+    lg_status st = crowd(c, read_all, &a, &s);
+    lg_mem_free(a.buf);
+    if (st == LG_OK && c->rank == 0 && c->window) *bytes_s = n * (double)a.n_bytes / s;
+    return st;
+}
+
 lg_status lg_links_measure(lg_comm *c, lg_links *l) {
     uint32_t peer[2] = {0, 0}; /* inside, outside */
     lg_way way[2] = {{0}};
+    double shared_bytes_s = 0;
     *l = (lg_links){0};
     lg_comm_at(c, "measuring the network", 0);
     for (uint32_t r = c->n_rank; r-- > 1;) peer[c->node[r] != c->node[0]] = r;
@@ -141,10 +178,14 @@ lg_status lg_links_measure(lg_comm *c, lg_links *l) {
         if (c->rank == peer[i]) LG_TRY(pair(c, 0, false, &way[i]));
         LG_TRY(measure(c, i == 1, &way[i]));
     }
+    if (peer[0]) LG_TRY(measure_window(c, &shared_bytes_s));
     for (uint32_t r = 1; r < c->n_rank; r++) {
         if (c->rank == 0) LG_TRY(one(c, r, true, way, sizeof way));
         if (c->rank == r) LG_TRY(one(c, 0, false, way, sizeof way));
+        if (c->rank == 0) LG_TRY(one(c, r, true, &shared_bytes_s, sizeof shared_bytes_s));
+        if (c->rank == r) LG_TRY(one(c, 0, false, &shared_bytes_s, sizeof shared_bytes_s));
     }
+    l->shared_bytes_s = shared_bytes_s;
     if (c->n_rank == 1) return LG_OK;
     l->in = way[peer[0] ? 0 : 1];
     l->out = way[peer[1] ? 1 : 0];

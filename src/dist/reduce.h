@@ -9,8 +9,11 @@
  * messages and adds what came.  With machines of unequal numbers of ranks every rank counts as a
  * machine of its own.  Sums are fp32, in an order that depends on the ranks alone, so a result does not depend on timing.
  *
+ * With a window (window.h) step 1 sends nothing: parts are written where the ranks of the machine read them, and each adds, in the same order,
+ * its rows of all parts.  Counters say which chunk lies in a place and who has read it.
+ *
  * Bytes that a rank sends for T rows spread evenly, H = n_embd floats:
- *     1  4 H T (G-1)/G           2  W T/G (1 - 1/M)          for any rows: lg_reduce_bytes
+ *     1  4 H T (G-1)/G, or 0     2  W T/G (1 - 1/M)          for any rows: lg_reduce_bytes
  * W is a row on the wire (wire.h): sums travel in fewer bits between machines only, inside they cross memory.
  * Thread: engine.  Memory: carved from the caller's arena: a few chunks, not T rows.  Test: tests/unit/test_reduce.c */
 #ifndef LG_DIST_REDUCE_H
@@ -36,12 +39,14 @@ typedef struct lg_reduce_unit {
         step; /* messages under way: 0 inside the machine, then 1, 2 ... between machines */
     uint32_t lo, hi; /* machines whose rows `sum` is still about */
     float *
-        pack; /* [n_rank * chunk][n_embd] own parts: by place in the machine, then by machine */
+        pack; /* [n_rank * chunk][n_embd] own parts: by place in the machine, then by machine; in the window, if there is one */
     float *sum;     /* [n_node * chunk][n_embd] rows of the l-th ranks, by machine */
     float *in;      /* received: floats inside the machine, else words of the wire */
     uint32_t *wire; /* rows to be sent to other machines; NULL for LG_WIRE_F32 */
     uint64_t start_us;
-    lg_comm_req *req;
+    uint64_t number; /* with a window: of this chunk since open, from 1 */
+    lg_comm_req
+        *req; /* inside the machine with a window: active while a rank's parts are not there */
     uint32_t n_req;
 } lg_reduce_unit;
 
@@ -56,12 +61,17 @@ typedef struct lg_reduce {
     uint32_t n_node, n_local;      /* M, G */
     uint32_t node, local;          /* this rank */
     uint16_t rank_at[LG_MAX_RANK]; /* [node * n_local + local] */
+    bool shared;                   /* parts lie in comm->window */
+    uint64_t n_begun;              /* chunks since open, with a window */
     const uint32_t *row0;          /* [n_rank + 1] of the running call */
     float *out;
     lg_reduce_unit unit[LG_REDUCE_RING];
 } lg_reduce;
 
-/* Take memory (a counting arena counts).  max_row: rows of one rank in a call, at most. */
+/* Bytes of a rank's part of a window. */
+size_t lg_reduce_window_bytes(const lg_comm *comm, uint32_t max_row, uint32_t n_embd);
+
+/* Take memory (a counting arena counts), and all of comm->window if that is large enough.  max_row: rows of one rank in a call, at most. */
 void lg_reduce_carve(lg_arena *a, lg_comm *comm, lg_wire wire, uint32_t max_row,
                      uint32_t n_embd, lg_reduce *r);
 

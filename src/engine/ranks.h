@@ -39,6 +39,8 @@ typedef struct lg_ranks {
     uint32_t n_local; /* ranks on this machine */
     lg_place place;
     lg_dist dist;
+    lg_window
+        window; /* instead of the arena's memory for what the ranks of a machine read of each other */
 } lg_ranks;
 
 /* Collective.  Join the group that a launcher started; the process runs on its share of the machine's processors from here

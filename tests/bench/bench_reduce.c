@@ -1,14 +1,16 @@
-/* bench_reduce.c - our hierarchical reduce-scatter beside MPI_Reduce_scatter, in one run of all ranks.
+/* bench_reduce.c - our hierarchical reduce-scatter, with messages inside a machine and with a window, beside MPI_Reduce_scatter, in one run of
+ * all ranks.
  *
  * usage: LG_MODULE_DIR=build/src/dist mpirun -n N build/tests/bench/bench_reduce [columns (4096)] [rounds (7)] [overlap | pieces]
  * With "overlap" instead: our own with sums that take work (the products of 10 experts a row, divided over the ranks), once waiting for every
  * chunk before the next is summed, once not; with "pieces" such sums in chunks of 128, 64 ... 8 rows of each rank.
- * Rows of all ranks T = 8 ... 2048, spread evenly; both are timed in turn, a barrier before each, and the slowest rank counts;
- * medians.  Sums are compared.  Bytes are those that rank 0 sends in ours.  tests/e2e/netns.py runs it between network
+ * Rows of all ranks T = 8 ... 2048, spread evenly; all are timed in turn, a barrier before each, and the slowest rank counts;
+ * medians.  Sums are compared.  Bytes are those that rank 0 sends in ours, with a window.  tests/e2e/netns.py runs it between network
  * namespaces. */
 #include "base/clock.h"
 #include "base/num.h"
 #include "dist/reduce.h"
+#include "dist/window.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -74,33 +76,42 @@ static double median(double *x, int n) {
     return x[n / 2];
 }
 
+/* One call of ours; the slowest rank's microseconds. */
+static double run_once(lg_reduce *r, const uint32_t *row0, float *out) {
+    meet(0);
+    uint64_t before = comm.sent_bytes, start = lg_clock_us();
+    must(lg_reduce_run(r, row0, fill, NULL, out));
+    double took = (double)(lg_clock_us() - start);
+    if (comm.sent_bytes - before != lg_reduce_bytes(r, row0))
+        must(lg_comm_lose(&comm, "bytes were not counted"));
+    return meet(took);
+}
+
+/* r: with messages, with a window. */
 static void measure(lg_reduce *r, uint32_t t, int n_round, float *out, float *want) {
     uint32_t row0[LG_MAX_RANK + 1] = {0}, n_float[LG_MAX_RANK];
-    double ours[MAX_ROUND], theirs[MAX_ROUND];
-    uint64_t sent = 0;
+    double ours[2][MAX_ROUND], theirs[MAX_ROUND];
     for (uint32_t k = 0; k < comm.n_rank; k++) {
         row0[k + 1] = (uint32_t)((uint64_t)t * (k + 1) / comm.n_rank);
         n_float[k] = (row0[k + 1] - row0[k]) * n_embd;
     }
     for (int i = -1; i < n_round; i++) { /* the first one warms up */
+        double a = run_once(&r[0], row0, want), b = run_once(&r[1], row0, out);
+        if (memcmp(out, want, n_float[comm.rank] * sizeof *out) != 0)
+            must(lg_comm_lose(&comm, "sums differ"));
         meet(0);
-        uint64_t before = comm.sent_bytes, start = lg_clock_us();
-        must(lg_reduce_run(r, row0, fill, NULL, out));
-        double a = meet((double)(lg_clock_us() - start));
-        sent = lg_reduce_bytes(r, row0);
-        if (comm.sent_bytes - before < sent)
-            must(lg_comm_lose(&comm, "bytes were not counted"));
-        meet(0);
-        start = lg_clock_us();
+        uint64_t start = lg_clock_us();
         must(comm.ops->reduce_scatter(comm.impl, parts, want, n_float));
-        double b = meet((double)(lg_clock_us() - start));
-        if (i >= 0) ours[i] = a, theirs[i] = b;
+        double c = meet((double)(lg_clock_us() - start));
+        if (i >= 0) ours[0][i] = a, ours[1][i] = b, theirs[i] = c;
     }
     for (uint32_t i = 0; i < n_float[comm.rank]; i++)
         if (fabsf(out[i] - want[i]) > 1e-4f) must(lg_comm_lose(&comm, "sums differ at %u", i));
     if (comm.rank) return;
-    double a = median(ours, n_round), b = median(theirs, n_round);
-    printf("%6u  %10.0f  %10.0f  %5.2f  %10llu\n", t, a, b, b / a, (unsigned long long)sent);
+    double a = median(ours[0], n_round), b = median(ours[1], n_round),
+           c = median(theirs, n_round);
+    printf("%6u  %11.0f  %9.0f  %10.0f  %10.2f  %7.2f  %10llu\n", t, a, b, c, a / b, c / b,
+           (unsigned long long)lg_reduce_bytes(&r[1], row0));
     fflush(stdout);
 }
 
@@ -155,7 +166,8 @@ static void compare_pieces(lg_reduce *r, uint32_t t, int n_round, float *out) {
 
 int main(int argc, char **argv) {
     lg_err err;
-    lg_reduce r;
+    lg_reduce r[2];
+    lg_window w;
     lg_arena a;
     int n_round = argc > 2 ? atoi(argv[2]) : 7;
     if (argc > 1) n_embd = (uint32_t)atoi(argv[1]);
@@ -169,12 +181,15 @@ int main(int argc, char **argv) {
     float *x = lg_mem_calloc(n, sizeof *x), *out = lg_mem_calloc(n, sizeof *out);
     float *want = lg_mem_calloc(n, sizeof *want);
     lg_arena_init(&a, NULL, 0);
-    lg_reduce_carve(&a, &comm, LG_WIRE_F32, MAX_T, n_embd, &r);
+    for (int i = 0; i < 2; i++) lg_reduce_carve(&a, &comm, LG_WIRE_F32, MAX_T, n_embd, &r[i]);
     size_t bytes = a.used_bytes;
     void *block = lg_mem_alloc(bytes);
     if (!x || !out || !want || !block) return 1;
     lg_arena_init(&a, block, bytes);
-    lg_reduce_carve(&a, &comm, LG_WIRE_F32, MAX_T, n_embd, &r);
+    for (int i = 0; i < 2; i++) {
+        if (i) must(lg_window_open(&comm, lg_reduce_window_bytes(&comm, MAX_T, n_embd), &w));
+        lg_reduce_carve(&a, &comm, LG_WIRE_F32, MAX_T, n_embd, &r[i]);
+    }
     for (size_t i = 0; i < n; i++) x[i] = lg_num_rng_unit(comm.rank, 0, i, 0) - 0.5f;
     parts = x;
     bool overlap = argc > 3 && strcmp(argv[3], "overlap") == 0;
@@ -182,19 +197,22 @@ int main(int argc, char **argv) {
     if (comm.rank == 0 && overlap)
         printf("%u ranks on %u machines, rows of %u floats\n"
                "  rows    waiting us  overlap us  saved\n",
-               comm.n_rank, r.n_node, n_embd);
-    for (uint32_t t = 128; overlap && t <= MAX_T; t *= 2) compare_overlap(&r, t, n_round, out);
+               comm.n_rank, r[1].n_node, n_embd);
+    for (uint32_t t = 128; overlap && t <= MAX_T; t *= 2)
+        compare_overlap(&r[1], t, n_round, out);
     if (comm.rank == 0 && pieces)
         printf("%u ranks on %u machines, rows of %u floats, us in chunks of\n"
                "  rows         128          64          32          16           8\n",
-               comm.n_rank, r.n_node, n_embd);
-    for (uint32_t t = 128; pieces && t <= MAX_T; t *= 4) compare_pieces(&r, t, n_round, out);
+               comm.n_rank, r[1].n_node, n_embd);
+    for (uint32_t t = 128; pieces && t <= MAX_T; t *= 4) compare_pieces(&r[1], t, n_round, out);
     overlap |= pieces; /* no comparison with MPI */
     if (comm.rank == 0 && !overlap)
         printf("%u ranks on %u machines, rows of %u floats\n"
-               "  rows     ours us      MPI us  ratio  bytes sent by rank 0\n",
-               comm.n_rank, r.n_node, n_embd);
-    for (uint32_t t = 8; !overlap && t <= MAX_T; t *= 4) measure(&r, t, n_round, out, want);
+               "  rows  messages us  window us      MPI us  messages/w    MPI/w  bytes sent by "
+               "rank 0\n",
+               comm.n_rank, r[1].n_node, n_embd);
+    for (uint32_t t = 8; !overlap && t <= MAX_T; t *= 4) measure(r, t, n_round, out, want);
+    lg_window_close(&comm, &w);
     lg_comm_close(&comm);
     lg_mem_free(x);
     lg_mem_free(out);

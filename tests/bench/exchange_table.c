@@ -87,7 +87,7 @@ static void rank_body(void *ctx, uint32_t rank) {
 }
 
 int main(void) {
-    lg_links links = {{1e-6, 1e-7, 2e10}, {2e-5, 1e-6, 1e10}};
+    lg_links links = {{1e-6, 1e-7, 2e10}, {2e-5, 1e-6, 1e10}, 0};
     lg_place_opt o = {.n_rank = N_RANK, .n_layer = 1, .n_expert = N_EXPERT};
     LG_ASSERT(lg_place_balance(&t.place, &o, NULL) == LG_OK);
     printf("{\"ranks\": %d, \"machines\": 2, \"rows\": %d, \"floats\": %d, \"experts\": %d, "

@@ -369,6 +369,10 @@ class Loss(unittest.TestCase):
     def test_stopped_rank(self):
         self.interrupted(2, self.streams(3), [(60, 1, signal.SIGSTOP)], "--rank-timeout", "2")
 
+    def test_rank_lost_beside_shared_memory(self):
+        """Sums of a machine's ranks are read where each wrote them: nobody waits for parts of a rank that stands still, or is no more."""
+        self.interrupted(3, self.streams(3), [(60, 1, signal.SIGSTOP), (120, 2, signal.SIGKILL)], "--rank-timeout", "2", "--exchange", "reduce")
+
     def test_killed_while_prompts_are_read(self):
         self.interrupted(2, self.prompts(12), [(None, 1, signal.SIGKILL)], prefill=True)
 

@@ -3,6 +3,7 @@
 
 #include "base/num.h"
 #include "dist/choose.h"
+#include "dist/window.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -24,6 +25,14 @@ static void test_formulas(void **state) {
     double reduce = 2e-6 + 16384 * 512 * 0.5 / 20e9 + 2 * 20e-6 + 16384 * 512 * 0.75 / 10e9;
     near(lg_exchange_seconds(&fast, &g, LG_EXCHANGE_REDUCE, lg_rows_even(&g, 512)),
          rows + reduce);
+    lg_links shared = fast;
+    lg_group_shape big = {8,  2,   4096,
+                          10, 512, LG_WIRE_F32}; /* 4 ranks read what 3 others wrote */
+    lg_row_count even = lg_rows_even(&big, 512);
+    shared.shared_bytes_s = 40e9;
+    near(lg_exchange_seconds(&fast, &big, LG_EXCHANGE_REDUCE, even) -
+             lg_exchange_seconds(&shared, &big, LG_EXCHANGE_REDUCE, even),
+         2 * 1e-6 + 16384 * 512 * 0.75 * (1 / 20e9 - 1 / 40e9));
     double pairs = 16384 * 10.0 / 8;
     double back = 2e-6 + 64 * pairs / 20e9 + 20e-6 + 5 * 2e-6 + 2 * 6 * 64 * pairs / 10e9;
     near(lg_exchange_seconds(&fast, &g, LG_EXCHANGE_STRICT, lg_rows_even(&g, 512)),
@@ -112,6 +121,7 @@ static void test_names(void **state) {
 
 typedef struct rig {
     comm_world *w;
+    size_t part_bytes; /* of a window */
     lg_links links[6];
     uint64_t sent[6];
 } rig;
@@ -119,18 +129,22 @@ typedef struct rig {
 static void measure(void *ctx, uint32_t rank) {
     rig *r = ctx;
     lg_comm c;
+    lg_window w;
     comm_threads_join(r->w, rank, &c);
+    assert_int_equal(lg_window_open(&c, r->part_bytes, &w), LG_OK);
     if (lg_links_measure(&c, &r->links[rank]) != LG_OK) fail_msg("%s", c.why);
     r->sent[rank] = c.sent_bytes;
+    lg_window_close(&c, &w);
     lg_comm_close(&c);
 }
 
 /* All ranks get the same figures, and they make sense. */
 static void test_measuring(void **state) {
     (void)state;
-    static const uint32_t shape[][2] = {{6, 3}, {2, 2}, {3, 1}, {1, 1}};
+    static const uint32_t shape[][2] = {{6, 3}, {6, 3}, {2, 2}, {3, 1}, {1, 1}};
     for (size_t i = 0; i < LG_COUNT(shape); i++) {
-        rig r = {.w = comm_threads_open(shape[i][0], shape[i][1], 0)};
+        rig r = {.w = comm_threads_open(shape[i][0], shape[i][1], 0),
+                 .part_bytes = i ? 1 << 20 : 0};
         comm_threads_run(shape[i][0], measure, &r);
         for (uint32_t k = 0; k < shape[i][0]; k++) {
             bool both = shape[i][1] > 1 && shape[i][0] > shape[i][1];
@@ -143,6 +157,8 @@ static void test_measuring(void **state) {
             assert_true(r.links[0].in.latency_s > 0 && r.links[0].out.latency_s > 0);
             assert_true(r.links[0].in.bytes_s > 1e6 && r.links[0].out.bytes_s > 1e6);
             assert_true(r.links[0].in.message_s >= 0);
+            bool shared = i > 0 && shape[i][0] > shape[i][1];
+            assert_int_equal(r.links[0].shared_bytes_s > 1e6, shared);
         }
         comm_threads_close(r.w);
     }

@@ -6,6 +6,7 @@
 
 #include "base/num.h"
 #include "dist/reduce.h"
+#include "dist/window.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -24,6 +25,7 @@ typedef struct rig {
     lg_wire wire;
     bool no_overlap;
     bool uneven; /* machines with different numbers of ranks */
+    bool shared; /* the ranks of a machine have a window */
     uint64_t seed;
     uint32_t row0[N_CALL][LG_MAX_RANK + 1];
     lg_status status[LG_MAX_RANK];
@@ -59,20 +61,30 @@ static void rank_body(void *ctx, uint32_t rank) {
         c.n_node = r->n_rank - 2;
         for (uint32_t k = 0; k < r->n_rank; k++) c.node[k] = k < 3 ? 0 : k - 2;
     }
+    lg_window win;
+    size_t shared = r->shared ? lg_reduce_window_bytes(&c, MAX_ROW, N_EMBD) : 0;
+    assert_int_equal(lg_window_open(&c, shared, &win), LG_OK);
     lg_arena_init(&a, NULL, 0);
     lg_reduce_carve(&a, &c, r->wire, MAX_ROW, N_EMBD, &x);
+    assert_int_equal(x.shared, r->shared && x.n_local > 1);
     size_t bytes = a.used_bytes;
     void *block = lg_mem_alloc(bytes);
     lg_arena_init(&a, block, bytes);
     lg_reduce_carve(&a, &c, r->wire, MAX_ROW, N_EMBD, &x);
     memset(block, 0xff, bytes);
     x.no_overlap = r->no_overlap;
+    uint64_t before = c.sent_bytes;
     for (uint32_t i = 0; i < N_CALL && r->status[rank] == LG_OK; i++) {
         part p = {r, &x, i, rank};
         r->status[rank] = lg_reduce_run(&x, r->row0[i], fill, &p, r->out[i][rank]);
+        if (i == 2) { /* another one begins where the last has stopped */
+            lg_arena_init(&a, block, bytes);
+            lg_reduce_carve(&a, &c, r->wire, MAX_ROW, N_EMBD, &x);
+        }
         r->want_bytes[rank] += lg_reduce_bytes(&x, r->row0[i]);
     }
-    r->sent_bytes[rank] = c.sent_bytes;
+    r->sent_bytes[rank] = c.sent_bytes - before;
+    lg_window_close(&c, &win);
     lg_comm_close(&c);
     lg_mem_free(block);
 }
@@ -95,7 +107,8 @@ static void check(const rig *r) {
         }
 }
 
-static void run(uint32_t n_rank, uint32_t n_node, bool uneven, uint64_t seed, lg_wire wire) {
+static void run_with(uint32_t n_rank, uint32_t n_node, bool uneven, uint64_t seed, lg_wire wire,
+                     bool shared) {
     rig *r = lg_mem_alloc(sizeof *r);
     assert_non_null(r);
     *r = (rig){.n_rank = n_rank,
@@ -103,6 +116,7 @@ static void run(uint32_t n_rank, uint32_t n_node, bool uneven, uint64_t seed, lg
                .uneven = uneven,
                .seed = seed,
                .wire = wire,
+               .shared = shared,
                .no_overlap = seed % 5 == 0};
     r->w = comm_threads_open(n_rank, uneven ? 1 : n_node, (uint32_t)(seed % 2) * 3);
     for (uint32_t i = 0; i < N_CALL; i++)
@@ -126,6 +140,12 @@ static void run(uint32_t n_rank, uint32_t n_node, bool uneven, uint64_t seed, lg
     lg_mem_free(r);
 }
 
+/* With messages inside the machines, and with windows. */
+static void run(uint32_t n_rank, uint32_t n_node, bool uneven, uint64_t seed, lg_wire wire) {
+    for (int shared = 0; shared < 2; shared++)
+        run_with(n_rank, n_node, uneven, seed, wire, shared != 0);
+}
+
 static void test_machines_and_ranks(void **state) {
     (void)state;
     static const uint32_t shape[][2] = {{1, 1}, {2, 1}, {2, 2}, {3, 3}, {4, 2}, {4, 4},
@@ -146,6 +166,65 @@ static void test_uneven_machines(void **state) {
     (void)state;
     run(4, 2, true, 40, LG_WIRE_F32);  /* 3 + 1 */
     run(5, 3, true, 41, LG_WIRE_BF16); /* 3 + 1 + 1 */
+}
+
+/* ---- windows ---- */
+
+typedef struct absent {
+    comm_world *w;
+    size_t part_bytes;
+    uint32_t rank; /* does not come to the sum */
+    lg_status status[4];
+    char why[4][160];
+} absent;
+
+static void nothing(void *ctx, uint32_t g, uint32_t n, float *y) {
+    (void)ctx;
+    (void)g;
+    memset(y, 0, (size_t)n * N_EMBD * sizeof *y);
+}
+
+static void absent_body(void *ctx, uint32_t rank) {
+    static const uint32_t row0[5] = {0, 20, 40, 60, 80};
+    absent *t = ctx;
+    float out[20 * N_EMBD];
+    lg_comm c;
+    lg_window win;
+    lg_reduce x;
+    lg_arena a;
+    comm_threads_join(t->w, rank, &c);
+    assert_int_equal(lg_window_open(&c, t->part_bytes, &win), LG_OK);
+    if (t->rank < 4) c.timeout_us = 100000;
+    lg_arena_init(&a, NULL, 0);
+    lg_reduce_carve(&a, &c, LG_WIRE_F32, 20, N_EMBD, &x);
+    assert_int_equal(x.shared, t->part_bytes < 1 << 30);
+    void *block = lg_mem_alloc(a.used_bytes);
+    lg_arena_init(&a, block, a.used_bytes);
+    lg_reduce_carve(&a, &c, LG_WIRE_F32, 20, N_EMBD, &x);
+    if (rank != t->rank) t->status[rank] = lg_reduce_run(&x, row0, nothing, NULL, out);
+    memcpy(t->why[rank], c.why, sizeof c.why);
+    lg_window_close(&c, &win);
+    lg_comm_close(&c);
+    lg_mem_free(block);
+}
+
+/* Nobody waits for ever for a rank that does not write its part. */
+static void test_absent_rank(void **state) {
+    (void)state;
+    absent t = {.w = comm_threads_open(4, 2, 0), .part_bytes = 1 << 20, .rank = 1};
+    comm_threads_run(4, absent_body, &t);
+    for (uint32_t k = 0; k < 4; k++) assert_int_equal(t.status[k], k == 1 ? LG_OK : LG_E_COMM);
+    assert_non_null(strstr(t.why[0], "no answer from rank 1 for")); /* in the window */
+    comm_threads_close(t.w);
+}
+
+/* Where there is no room for a window there are messages. */
+static void test_no_room(void **state) {
+    (void)state;
+    absent t = {.w = comm_threads_open(4, 2, 0), .part_bytes = (size_t)1 << 50, .rank = 4};
+    comm_threads_run(4, absent_body, &t);
+    for (uint32_t k = 0; k < 4; k++) assert_int_equal(t.status[k], LG_OK);
+    comm_threads_close(t.w);
 }
 
 /* The even case by the formulas of reduce.h. */
@@ -172,6 +251,8 @@ int main(void) {
         cmocka_unit_test(test_machines_and_ranks),
         cmocka_unit_test(test_few_bits),
         cmocka_unit_test(test_uneven_machines),
+        cmocka_unit_test(test_absent_rank),
+        cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_formula),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
