@@ -35,8 +35,10 @@ void lg_cpu_layout_of(const lg_config *c, lg_dtype kv, lg_cpu_layout *lay) {
 
 /* Largest row that needs gathering or converting before it is traced. */
 static size_t trace_width(const lg_config *c) {
-    size_t heads = (size_t)c->n_head * c->d_head;
-    return heads > c->n_expert_tok ? heads : c->n_expert_tok;
+    size_t heads = (size_t)c->n_head * c->d_head, keys = (size_t)c->n_k_head * c->d_k;
+    size_t vals = (size_t)c->n_v_head * c->d_v, most = heads > keys ? heads : keys;
+    if (vals > most) most = vals;
+    return most > c->n_expert_tok ? most : c->n_expert_tok;
 }
 
 static void carve_mixer(lg_arena *a, const lg_config *c, const lg_backend_opt *opt,
@@ -59,6 +61,7 @@ static void carve_mixer(lg_arena *a, const lg_config *c, const lg_backend_opt *o
     s->part_acc = lg_arena_take(a, part * c->d_head, f);
     s->n_see = lg_arena_take(a, n_thread * LG_CPU_ATTN_BLK * group, sizeof(uint32_t));
     if (opt->n_spread) n *= 2;
+    s->n_gdn = n;
     s->qkv = lg_arena_take(a, n * conv, f);
     s->u = lg_arena_take(a, n * conv, f);
     s->qk = lg_arena_take(a, n * 2 * keys, f);

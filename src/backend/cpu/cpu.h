@@ -126,9 +126,13 @@ typedef struct lg_cpu_scratch {
         *part_acc;   /* [2][T * LG_CPU_SPLIT_PAGES][n_head], and times d: pages alone */
     uint32_t *n_see; /* [T][LG_CPU_ATTN_BLK * group] */
     /* GDN */
-    float *qkv, *u;          /* [N][conv_dim] before and after the convolution */
-    float *qk;               /* [N][2 * n_k_head * d_k] normalised */
-    float *z, *core, *y;     /* [N][n_v_head * d_v] */
+    float *qkv;   /* [N][conv_dim] before the convolution */
+    float *z, *y; /* [N][n_v_head * d_v] */
+    /* Heads one after the other, the rows of each side by side: those of channels from c on begin at n_gdn * c. */
+    float *u;                /* [heads of q, k, v][n_gdn][width] after the convolution */
+    float *qk;               /* [2 * n_k_head][n_gdn][d_k] normalised */
+    float *core;             /* [n_v_head][n_gdn][d_v] */
+    size_t n_gdn;            /* N */
     float *b, *a, *g, *beta; /* [N][n_v_head] */
     float *gdn;              /* [T][gdn_ld] scratch of gdn_rows */
     size_t gdn_ld;

@@ -16,6 +16,7 @@
 #define L2_EPS           1e-6f /* of the official code, not a config field */
 #define TASKS_PER_THREAD 4     /* of sequences of one token each */
 #define CACHE_LINE       64
+#define CHUNK            64 /* rows of a unit that go through all of its work before the next */
 #define WIDE_ROWS        64 /* of a task of rows; prompts of more may be gone over in regions */
 #define REGION_ROWS      8  /* what its two more regions take, in rows of a head */
 #define PART_COLS        16 /* a part of a head has a multiple of them */
@@ -68,6 +69,12 @@ static const float *ask_unit(const gdn_ctx *c, uint32_t unit) {
     return state + be->lay.s + (size_t)lg_config_v_head(cfg, kh, 0) * dk * cfg->d_v;
 }
 
+/* Rows of a head of `width` channels, the first of which is `ch`, from row `tok` on. */
+static float *head_rows(const lg_cpu_scratch *s, float *heads, size_t ch, size_t tok,
+                        size_t width) {
+    return heads + s->n_gdn * ch + tok * width;
+}
+
 /* Channels of a key head: query, key and its value heads, one after the other. */
 static uint32_t n_run(const lg_config *cfg) {
     return 2 + cfg->n_v_head / cfg->n_k_head;
@@ -81,27 +88,27 @@ static size_t run_at(const lg_config *cfg, uint32_t kh, uint32_t i, uint32_t *n)
     return 2 * keys + (size_t)lg_config_v_head(cfg, kh, i - 2) * cfg->d_v;
 }
 
-/* Convolve n channels from `at` on; prev: the rows before, as in lg_kern.conv_silu. */
+/* Convolve the n channels of a head from `at` on; prev: the rows before, as in lg_kern.conv_silu. */
 static void conv(const gdn_ctx *c, const lg_batch_seq *seq, size_t at, uint32_t n,
                  bool has_init, float *prev, size_t ld_prev) {
     const lg_backend *be = c->be;
     size_t width = lg_config_conv_dim(be->cfg), row0 = seq->tok0 * width + at;
     be->kern->conv_silu(be->s.qkv + row0, width, seq->n_tok, n, c->w->conv + at, width,
-                        has_init, prev, ld_prev, be->s.u + row0, width);
+                        has_init, prev, ld_prev, head_rows(&be->s, be->s.u, at, seq->tok0, n),
+                        n);
 }
 
 /* Normalise the convolved queries and keys of a key head. */
 static void norm_head(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh) {
     const lg_backend *be = c->be;
     const lg_config *cfg = be->cfg;
-    uint32_t dk = cfg->d_k;
-    size_t keys = (size_t)cfg->n_k_head * dk, q = kh * dk, k = keys + q;
-    float q_scale = 1.0f / sqrtf((float)dk);
-    for (size_t t = seq->tok0; t < seq->tok0 + seq->n_tok; t++) {
-        const float *u = be->s.u + t * lg_config_conv_dim(cfg);
-        float *qk = be->s.qk + t * 2 * keys;
-        be->kern->l2norm(u + q, L2_EPS, q_scale, dk, qk + q);
-        be->kern->l2norm(u + k, L2_EPS, 1.0f, dk, qk + k);
+    const float scale[2] = {1.0f / sqrtf((float)cfg->d_k), 1.0f};
+    for (uint32_t i = 0, dk; i < 2; i++) {
+        size_t at = run_at(cfg, kh, i, &dk);
+        const float *u = head_rows(&be->s, be->s.u, at, seq->tok0, dk);
+        float *qk = head_rows(&be->s, be->s.qk, at, seq->tok0, dk);
+        for (size_t t = 0; t < seq->n_tok; t++)
+            be->kern->l2norm(u + t * dk, L2_EPS, scale[i], dk, qk + t * dk);
     }
 }
 
@@ -128,25 +135,25 @@ static void recur(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, cols v
     const lg_config *cfg = be->cfg;
     const lg_cpu_scratch *s = &be->s;
     uint32_t dk = cfg->d_k, dv = cfg->d_v;
-    size_t keys = (size_t)cfg->n_k_head * dk, width = lg_config_conv_dim(cfg);
-    size_t vals = (size_t)cfg->n_v_head * dv, tok0 = seq->tok0, col = v.vh * dv + v.col0;
+    size_t keys = (size_t)cfg->n_k_head * dk, tok0 = seq->tok0;
+    size_t at_k = (size_t)kh * dk, at_v = (size_t)v.vh * dv;
     be->kern->gdn_rows(
         &(lg_gdn_arg){.dk = dk,
                       .dv = v.n_col,
                       .n_tok = seq->n_tok,
                       .n_open = seq->pos % LG_GDN_C,
                       .has_init = seq->pos >= LG_GDN_C,
-                      .q = s->qk + tok0 * 2 * keys + (size_t)kh * dk,
-                      .k = s->qk + tok0 * 2 * keys + keys + (size_t)kh * dk,
-                      .ld_qk = 2 * keys,
-                      .v = s->u + tok0 * width + 2 * keys + col,
-                      .ld_v = width,
+                      .q = head_rows(s, s->qk, at_k, tok0, dk),
+                      .k = head_rows(s, s->qk, keys + at_k, tok0, dk),
+                      .ld_qk = dk,
+                      .v = head_rows(s, s->u, 2 * keys + at_v, tok0, dv) + v.col0,
+                      .ld_v = dv,
                       .g = s->g + tok0 * cfg->n_v_head + v.vh,
                       .beta = s->beta + tok0 * cfg->n_v_head + v.vh,
                       .ld_g = cfg->n_v_head,
-                      .o = s->core + tok0 * vals + col,
-                      .ld_o = vals,
-                      .s = state + be->lay.s + (size_t)v.vh * dk * dv + v.col0,
+                      .o = head_rows(s, s->core, at_v, tok0, dv) + v.col0,
+                      .ld_o = dv,
+                      .s = state + be->lay.s + at_v * dk + v.col0,
                       .open_d = state + be->lay.open_d + (size_t)v.vh * LG_GDN_C * dv + v.col0,
                       .ld_s = dv,
                       .open_k = state + be->lay.open_k + (size_t)kh * dk * LG_GDN_C,
@@ -160,10 +167,10 @@ static void norm_rows(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t vh) {
     const lg_backend *be = c->be;
     const lg_cpu_scratch *s = &be->s;
     uint32_t dv = be->cfg->d_v;
-    for (size_t t = seq->tok0; t < seq->tok0 + seq->n_tok; t++) {
+    const float *core = head_rows(s, s->core, (size_t)vh * dv, seq->tok0, dv);
+    for (size_t t = seq->tok0; t < seq->tok0 + seq->n_tok; t++, core += dv) {
         size_t at = (t * be->cfg->n_v_head + vh) * dv;
-        be->kern->gated_norm(s->core + at, c->w->gdn_norm, s->z + at, be->cfg->eps, dv,
-                             s->y + at);
+        be->kern->gated_norm(core, c->w->gdn_norm, s->z + at, be->cfg->eps, dv, s->y + at);
     }
 }
 
@@ -171,11 +178,10 @@ static void norm_rows(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t vh) {
 static void keep_open(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t kh, float *state) {
     const lg_backend *be = c->be;
     const lg_config *cfg = be->cfg;
-    uint32_t n_open = seq->pos % LG_GDN_C;
-    size_t keys = (size_t)cfg->n_k_head * cfg->d_k, tok0 = seq->tok0;
-    lg_gdn_keep_k(be->s.qk + tok0 * 2 * keys + keys + (size_t)kh * cfg->d_k, 2 * keys, cfg->d_k,
-                  seq->n_tok, n_open,
-                  state + be->lay.open_k + (size_t)kh * cfg->d_k * LG_GDN_C);
+    uint32_t n_open = seq->pos % LG_GDN_C, dk;
+    size_t at = run_at(cfg, kh, 1, &dk), tok0 = seq->tok0;
+    lg_gdn_keep_k(head_rows(&be->s, be->s.qk, at, tok0, dk), dk, dk, seq->n_tok, n_open,
+                  state + be->lay.open_k + (size_t)kh * dk * LG_GDN_C);
     for (uint32_t j = 0; j < cfg->n_v_head / cfg->n_k_head; j++) {
         size_t vh = lg_config_v_head(cfg, kh, j);
         lg_gdn_keep_g(be->s.g + tok0 * cfg->n_v_head + vh, cfg->n_v_head, seq->n_tok, n_open,
@@ -216,10 +222,12 @@ static void run_unit(const gdn_ctx *c, uint32_t unit, const float *next, int thr
     if (seq->n_tok > c->most) return;
     for (uint32_t i = 0; i <= seq->n_save; i++) {
         uint32_t end = seq->tok0 + (i < seq->n_save ? seq->save[i].n_row : seq->n_tok);
-        part.n_tok = end - part.tok0;
-        if (part.n_tok) run_rows(c, &part, kh, state, next, thread);
-        part.pos += part.n_tok;
-        part.tok0 = end;
+        for (uint32_t left = end - part.tok0; left > 0; left -= part.n_tok) {
+            part.n_tok = left < CHUNK ? left : CHUNK;
+            run_rows(c, &part, kh, state, next, thread);
+            part.pos += part.n_tok;
+            part.tok0 += part.n_tok;
+        }
         if (i < seq->n_save)
             lg_cpu_snap_head(be, kh, part.pos, state,
                              lg_cpu_snap(be, seq->save[i].snap, c->layer));
@@ -234,17 +242,29 @@ static void unit_task(void *ctx, size_t task, int thread) {
         run_unit(c, u, u + 1 < u1 ? ask_unit(c, u + 1) : NULL, thread);
 }
 
+/* Heads of `width` channels, n_ch in all, gathered into rows for the tracer. */
+static void trace_heads(const lg_backend *be, int layer, const char *name, float *heads,
+                        size_t n_ch, size_t width) {
+    const lg_cpu_scratch *s = &be->s;
+    size_t n = be->batch->n_tok;
+    for (size_t r = 0; r < n; r++)
+        for (size_t ch = 0; ch < n_ch; ch += width)
+            memcpy(s->trace + r * n_ch + ch, head_rows(s, heads, ch, r, width),
+                   width * sizeof *heads);
+    lg_cpu_trace(be, layer, name, s->trace, n, n_ch, n_ch);
+}
+
 static void trace_middle(const lg_backend *be, int layer) {
     const lg_config *cfg = be->cfg;
     const lg_cpu_scratch *s = &be->s;
     size_t keys = (size_t)cfg->n_k_head * cfg->d_k, vals = (size_t)cfg->n_v_head * cfg->d_v;
-    size_t conv = lg_config_conv_dim(cfg), n = be->batch->n_tok, heads = cfg->n_v_head;
-    lg_cpu_trace(be, layer, "gdn.q", s->u, n, keys, conv);
-    lg_cpu_trace(be, layer, "gdn.k", s->u + keys, n, keys, conv);
-    lg_cpu_trace(be, layer, "gdn.v", s->u + 2 * keys, n, vals, conv);
+    size_t n = be->batch->n_tok, heads = cfg->n_v_head;
+    trace_heads(be, layer, "gdn.q", s->u, keys, cfg->d_k);
+    trace_heads(be, layer, "gdn.k", s->u + s->n_gdn * keys, keys, cfg->d_k);
+    trace_heads(be, layer, "gdn.v", s->u + s->n_gdn * 2 * keys, vals, cfg->d_v);
     lg_cpu_trace(be, layer, "gdn.g", s->g, n, heads, heads);
     lg_cpu_trace(be, layer, "gdn.beta", s->beta, n, heads, heads);
-    lg_cpu_trace(be, layer, "gdn.core_out", s->core, n, vals, vals);
+    trace_heads(be, layer, "gdn.core_out", s->core, vals, cfg->d_v);
     lg_cpu_trace(be, layer, "gdn.gated_norm", s->y, n, vals, vals);
 }
 
@@ -446,8 +466,8 @@ void lg_cpu_gdn_norm(const lg_backend *be, uint32_t layer, size_t r) {
     const lg_cpu_scratch *s = &be->s;
     uint32_t dv = cfg->d_v;
     for (size_t h = 0, at = r * cfg->n_v_head * dv; h < cfg->n_v_head; h++, at += dv)
-        be->kern->gated_norm(s->core + at, be->w->layer[layer].gdn_norm, s->z + at, cfg->eps,
-                             dv, s->y + at);
+        be->kern->gated_norm(head_rows(s, s->core, h * dv, r, dv), be->w->layer[layer].gdn_norm,
+                             s->z + at, cfg->eps, dv, s->y + at);
 }
 
 void lg_cpu_gdn(lg_backend *be, uint32_t layer) {

@@ -133,9 +133,9 @@ static void unpack_in(const rows_ctx *c, size_t r, uint32_t h, float *block) {
 
 static void move_out(const rows_ctx *c, size_t r, uint32_t h, float *block, bool pack) {
     const lg_config *cfg = c->be->cfg;
-    size_t dv = cfg->d_v;
+    size_t dv = cfg->d_v, n = c->be->s.n_gdn;
     for (uint32_t j = 0; j < ratio_of(cfg); j++, block += dv) {
-        float *at = c->be->s.core + (r * cfg->n_v_head + lg_config_v_head(cfg, h, j)) * dv;
+        float *at = c->be->s.core + (n * lg_config_v_head(cfg, h, j) + r) * dv;
         memcpy(pack ? block : at, pack ? at : block, dv * sizeof *at);
     }
 }
