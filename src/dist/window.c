@@ -13,7 +13,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define TAG_WINDOW 12
+#define TAG_WINDOW 13
 #define PAGE       4096
 
 typedef struct lg_window_name {

@@ -13,18 +13,6 @@ const lg_backend_ops group_cpu = {.plan = lg_backend_plan_bytes,
                                   .save = lg_backend_save,
                                   .load = lg_backend_load,
                                   .copy_page = lg_backend_copy_page};
-const lg_backend_ops group_ops = {.plan = lg_leader_plan_bytes,
-                                  .open = lg_leader_open,
-                                  .close = lg_leader_close,
-                                  .step = lg_leader_step,
-                                  .save = lg_leader_save,
-                                  .load = lg_leader_load,
-                                  .copy_page = lg_leader_copy_page,
-                                  .get_page = lg_leader_get_page,
-                                  .put_page = lg_leader_put_page,
-                                  .get_snap = lg_leader_get_snap,
-                                  .put_snap = lg_leader_put_snap,
-                                  .call = lg_leader_call};
 
 /* ---- requests ---- */
 
@@ -97,7 +85,7 @@ void group_fit(rig *r, const lg_dist *dist) {
     uint32_t n_token = lg_tokenizer_n_id(lg_text_tokenizer(r->text));
     if (n_token > r->all->cfg.n_vocab) n_token = r->all->cfg.n_vocab;
     if (lg_budget_fit_on(&r->all->cfg, &opt, 0, UINT64_C(300) << 20, false, n_token, 1,
-                         dist ? group_ops.plan : group_cpu.plan, dist, NULL, &r->budget,
+                         dist ? lg_ranks_ops()->plan : group_cpu.plan, dist, NULL, &r->budget,
                          &err) != LG_OK)
         fail_msg("%s", err.msg);
     r->budget.opt.n_snap = 12;
@@ -146,7 +134,8 @@ void group_rank(void *ctx, uint32_t rank) {
         r->status[0] = r->lead(r);
         return;
     }
-    r->status[0] = group_open_engine(r, r->part[0], &group_ops, r->n_rank, &eng, &r->err[0]);
+    r->status[0] =
+        group_open_engine(r, r->part[0], lg_ranks_ops(), r->n_rank, &eng, &r->err[0]);
     if (r->status[0] != LG_OK) return;
     r->status[0] = run_requests(r, eng, r->got);
     for (uint32_t i = 0; r->dir[0] && i < r->n_rank; i++) {

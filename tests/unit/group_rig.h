@@ -9,7 +9,7 @@
 
 #include "backend/group/group.h"
 #include "base/num.h"
-#include "engine/engine.h"
+#include "engine/ranks.h"
 #include "model/text/text.h"
 
 #include <setjmp.h>
@@ -58,7 +58,7 @@ struct rig {
     uint32_t idle_us;          /* pause between two waves */
 };
 
-extern const lg_backend_ops group_cpu, group_ops;
+extern const lg_backend_ops group_cpu; /* a group's are lg_ranks_ops() */
 
 /* A model of the tree; failures end the test, here and below. */
 void group_open_model(rig *r, const char *name);

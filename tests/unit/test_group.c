@@ -185,7 +185,7 @@ static lg_status run_swapped(const lg_backend_ops *ops, const lg_weights *w,
 static lg_status lead_swapped(rig *r) {
     lg_backend_opt opt = r->budget.opt;
     opt.dist = &r->dist[0];
-    return run_swapped(&group_ops, r->part[0], &opt, &r->swapped, &r->err[0]);
+    return run_swapped(lg_ranks_ops(), r->part[0], &opt, &r->swapped, &r->err[0]);
 }
 
 /* Ranks of several threads, of which the first alone speaks to the others: rows and heads are moved by all. */
@@ -291,7 +291,7 @@ static lg_status run_pairs(const lg_backend_ops *ops, const lg_weights *w,
 static lg_status lead_pairs(rig *r) {
     lg_backend_opt opt = r->budget.opt;
     opt.dist = &r->dist[0];
-    return run_pairs(&group_ops, r->part[0], &opt, false, &r->err[0]);
+    return run_pairs(lg_ranks_ops(), r->part[0], &opt, false, &r->err[0]);
 }
 
 /* Several texts of one rank, whichever it is: each helper knows which rows give logits. */

@@ -51,7 +51,8 @@ static lg_status run_patterns(lg_engine *eng, uint32_t n_vocab, uint64_t seed,
 
 static lg_status lead_patterns(rig *r) {
     lg_engine *eng;
-    lg_status st = group_open_engine(r, r->part[0], &group_ops, r->n_rank, &eng, &r->err[0]);
+    lg_status st =
+        group_open_engine(r, r->part[0], lg_ranks_ops(), r->n_rank, &eng, &r->err[0]);
     if (st != LG_OK) return st;
     st = run_patterns(eng, r->all->cfg.n_vocab, r->seed, r->n_step);
     lg_close(&eng);
