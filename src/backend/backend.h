@@ -183,9 +183,9 @@ lg_status lg_backend_step(lg_backend *be, const lg_batch *batch, lg_step_out *ou
 /* What dividing a sequence of this model sends (dist/choose.h). */
 lg_divide_shape lg_backend_divide_shape(const lg_config *cfg, lg_dtype kv);
 
-/* Seconds that one row among many takes in the products that every rank has: mixers and shared experts.  Measured now, between two
- * steps. */
-double lg_backend_row_seconds(lg_backend *be);
+/* Seconds that one row among many takes in the products that every rank has: mixers and shared experts; into d the seconds of a row's parts.
+ * Measured now, before the first step.  With opt.n_spread. */
+double lg_backend_row_seconds(lg_backend *be, lg_divide_shape *d);
 
 /* What the steps with batch.slice send. */
 lg_slice_shape lg_backend_slice_shape(const lg_config *cfg);

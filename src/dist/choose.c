@@ -122,13 +122,16 @@ double lg_divide_seconds(const lg_links *l, const lg_group_shape *g, const lg_di
     double ranks = g->n_rank;
     if (ranks < 2) return 0;
     lg_row_count rows = {n, n / ranks}, lone = {1, 1};
-    double swaps = to_all(l, g, rows, d->in / ranks) + to_all(l, g, rows, d->out / ranks);
+    double there = fmax(to_all(l, g, rows, d->in / ranks) - rows.most * d->z_s, 0);
+    double swaps = there + to_all(l, g, rows, d->out / ranks);
+    double keys = fmax(to_all(l, g, rows, d->keys) - rows.most * d->q_s, 0);
+    double heads = n * (d->own_heads_s - d->all_heads_s);
     double home = (1 + n_save) * to_all(l, g, lone, d->state / ranks);
     double before = 0;
     if (n_before > 0)
         before = d->n_gdn * to_all(l, g, lone, d->state / ranks) +
                  d->n_attn * to_all(l, g, lone, n_before * d->page);
-    return d->n_gdn * (swaps + home) + d->n_attn * to_all(l, g, rows, d->keys) + before;
+    return d->n_gdn * (swaps + home + heads) + d->n_attn * keys + before;
 }
 
 /* ---- slices ---- */

@@ -88,10 +88,13 @@ typedef struct lg_divide_shape {
     double keys;          /* of a row in an attention layer: keys and values, as floats */
     double page;          /* of a position kept there */
     double state;         /* of one GDN layer */
+    /* Seconds of a row, all 0 when nobody asked: products of a layer that are made while rows go to the heads (z), while keys travel (queries);
+     * the recurrence of a GDN layer on one rank's threads, of all heads and of a rank's part of them. */
+    double z_s, q_s, all_heads_s, own_heads_s;
 } lg_divide_shape;
 
-/* Seconds that dividing n rows adds to a step: swaps, keys, states going home (1 + n_save of them), and, when the ranks have
- * not what is before them, n_before positions and the states. */
+/* Seconds that dividing n rows adds to a step, but for what a rank's fewer rows spare: swaps, keys, states going home (1 + n_save of
+ * them), and, when the ranks have not what is before them, n_before positions and the states; less what heads on more threads spare. */
 double lg_divide_seconds(const lg_links *l, const lg_group_shape *g, const lg_divide_shape *d,
                          double n, double n_save, double n_before);
 

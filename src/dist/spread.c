@@ -54,11 +54,27 @@ static lg_status post(lg_spread *s, bool send, uint32_t peer, int tag, uint32_t 
                 : lg_comm_recv(c, peer, tag, p, bytes, &req[(*n)++]);
 }
 
+static void begin(lg_spread *s, lg_span_kind kind) {
+    LG_ASSERT(s->n_req == 0 || s->comm->lost);
+    s->n_req = 0;
+    s->kind = kind;
+    s->start_us = lg_trace_now(s->comm->trace);
+}
+
+void lg_spread_progress(lg_spread *s) {
+    bool done;
+    if (s->n_req) lg_comm_poll(s->comm, s->req, s->n_req, &done);
+}
+
 /* Wait for all that was posted; a span of it. */
-static lg_status end(const lg_spread *s, lg_span_kind kind, uint64_t start) {
+lg_status lg_spread_wait(lg_spread *s) {
     lg_comm *c = s->comm;
-    LG_TRY(lg_comm_wait(c, s->req, s->n_req));
-    lg_trace_add(c->trace, kind, LG_TRACE_ROWS, c->layer, lg_spread_n_row(s), start);
+    uint32_t n = s->n_req;
+    s->n_req = 0;
+    if (c->lost) return LG_E_COMM;
+    LG_TRY(lg_comm_wait(c, s->req, n));
+    lg_trace_add(c->trace, (lg_span_kind)s->kind, LG_TRACE_ROWS, c->layer, lg_spread_n_row(s),
+                 s->start_us);
     return LG_OK;
 }
 
@@ -73,8 +89,7 @@ lg_status lg_spread_swap(lg_spread *s, bool to_heads, size_t w, uint32_t *rows,
         memcpy(whole + to, rows + at, own);
     else
         memcpy(rows + at, whole + to, own);
-    uint64_t start = lg_trace_now(c->trace);
-    s->n_req = 0;
+    begin(s, to_heads ? LG_SPAN_HEADS : LG_SPAN_OUTPUT);
     for (int pass = 0; pass < 2; pass++) /* receives first */
         for (uint32_t d = 1; d < c->n_rank; d++) {
             uint32_t r = (me + d) % c->n_rank;
@@ -85,21 +100,20 @@ lg_status lg_spread_swap(lg_spread *s, bool to_heads, size_t w, uint32_t *rows,
                 (of_rows ? (size_t)n_own * n_head_of(s, r) : (size_t)s->n[r] * h_own) * w;
             LG_TRY(post(s, pass == 1, r, TAG_SWAP, p, n, s->req, &s->n_req));
         }
-    return end(s, to_heads ? LG_SPAN_HEADS : LG_SPAN_OUTPUT, start);
+    return LG_OK;
 }
 
 lg_status lg_spread_gather(lg_spread *s, size_t w, uint32_t *all) {
     lg_comm *c = s->comm;
     uint32_t me = c->rank;
-    uint64_t start = lg_trace_now(c->trace);
-    s->n_req = 0;
+    begin(s, LG_SPAN_KEYS);
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t d = 1; d < c->n_rank; d++) {
             uint32_t r = (me + d) % c->n_rank, whose = pass ? me : r;
             LG_TRY(post(s, pass == 1, r, TAG_GATHER, all + s->row0[whose] * w, s->n[whose] * w,
                         s->req, &s->n_req));
         }
-    return end(s, LG_SPAN_KEYS, start);
+    return LG_OK;
 }
 
 /* The owner's blocks to the ranks of the heads, or back. */
@@ -120,9 +134,9 @@ static lg_status between(lg_spread *s, bool out, int tag, size_t w, uint32_t *he
 }
 
 lg_status lg_spread_deal(lg_spread *s, size_t w, uint32_t *heads) {
-    uint64_t start = lg_trace_now(s->comm->trace);
+    begin(s, LG_SPAN_DEAL);
     LG_TRY(between(s, true, TAG_DEAL, w, heads, s->req, &s->n_req));
-    return end(s, LG_SPAN_DEAL, start);
+    return lg_spread_wait(s);
 }
 
 lg_status lg_spread_home(lg_spread *s, size_t w, uint32_t *heads) {
@@ -144,8 +158,7 @@ lg_status lg_spread_home_end(lg_spread *s) {
 
 lg_status lg_spread_copy(lg_spread *s, void *const *block, size_t n_bytes, uint32_t n_block) {
     lg_comm *c = s->comm;
-    uint64_t start = lg_trace_now(c->trace);
-    s->n_req = 0;
+    begin(s, LG_SPAN_PAGES);
     for (uint32_t i = 0; i < n_block; i += LG_SPREAD_DEPTH) {
         uint32_t end = n_block - i < LG_SPREAD_DEPTH ? n_block : i + LG_SPREAD_DEPTH;
         s->n_req = 0;
@@ -161,5 +174,6 @@ lg_status lg_spread_copy(lg_spread *s, void *const *block, size_t n_bytes, uint3
         }
         LG_TRY(lg_comm_wait(c, s->req, s->n_req));
     }
-    return end(s, LG_SPAN_PAGES, start);
+    s->n_req = 0;
+    return lg_spread_wait(s);
 }

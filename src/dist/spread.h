@@ -30,7 +30,9 @@ typedef struct lg_spread {
     uint32_t row0[LG_MAX_RANK], n[LG_MAX_RANK]; /* rows of each rank */
     lg_comm_req *req;                           /* [2 * n_rank * LG_SPREAD_DEPTH] */
     lg_comm_req *home;                          /* [n_rank] of what is on its way home */
-    uint32_t n_req, n_home;
+    uint32_t n_req, n_home; /* n_req: of a swap or gather that is under way */
+    int kind;               /* lg_span_kind of that, and since when */
+    uint64_t start_us;
     uint64_t home_us; /* since when, and of which layer */
     uint32_t home_layer;
 } lg_spread;
@@ -64,9 +66,15 @@ static inline uint32_t lg_spread_head0(const lg_spread *s, uint32_t rank) {
 size_t lg_spread_block(const lg_spread *s, uint32_t r, uint32_t h, size_t w);
 
 /* All of these are collective, and return LG_OK or LG_E_COMM.  rows and whole: as above, in words of 4 bytes. */
+
+/* Start of a swap, of a gather: memory must stay as it is until lg_spread_wait, before which no other of these begins.  Meanwhile
+ * somebody calls lg_spread_progress now and then. */
 lg_status lg_spread_swap(lg_spread *s, bool to_heads, size_t w, uint32_t *rows,
                          uint32_t *whole);
 lg_status lg_spread_gather(lg_spread *s, size_t w, uint32_t *all);
+void lg_spread_progress(lg_spread *s);
+lg_status lg_spread_wait(lg_spread *s);
+
 lg_status lg_spread_deal(lg_spread *s, size_t w, uint32_t *heads);
 lg_status lg_spread_copy(lg_spread *s, void *const *block, size_t n_bytes, uint32_t n_block);
 

@@ -53,8 +53,11 @@ double scale_mixer_params(const lg_plan_model *m);
 double scale_mixer(const lg_plan_model *m, double rows, bool prompt);
 double scale_states(const lg_plan_model *m, double rows, bool prompt);
 
-/* Recurrence of a prompt's rows: `heads` value heads on this rank. */
-double scale_heads(double rows, double heads);
+/* Recurrence of a prompt's rows, `heads` key heads on this rank, as the threads take it (backend/cpu/gdn.c); part: of a divided prompt. */
+double scale_heads(const lg_plan_model *m, double rows, double heads, bool part);
+
+/* Of the products of a divided prompt's own rows, those made while rows go to the heads (z), or keys travel (queries). */
+double scale_beside(const lg_plan_model *m, bool attn, double rows);
 
 /* Some of a layer's dense weights, one row. */
 double scale_slice(const lg_plan_model *m, double params);

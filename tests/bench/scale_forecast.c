@@ -69,18 +69,22 @@ double scale_forecast(const scale_step *r) {
                    scale_copy(m, n.all * (touched + m->n_used / r->n_rank)) +
                    lg_exchange_seconds(&scale.links, &g, scale.how.kind, n) -
                    (scale.how.no_overlap ? 0 : fmin(shared, rows));
-    double attn, gdn, rec = r->divided ? ceil(m->n_k_head / r->n_rank) : m->n_k_head;
+    double attn, gdn;
     kinds(r, &attn, &gdn);
-    if (r->prompt)
-        layer +=
-            gdn * scale_heads(r->divided ? n.all : n.most, rec * m->n_v_head / m->n_k_head);
+    double all_s = scale_heads(m, 1, m->n_k_head, false); /* of a row */
+    if (r->prompt) layer += gdn * (r->divided ? n.all : n.most) * all_s;
     if (r->divided) {
         lg_divide_shape d = {.n_gdn = gdn,
                              .n_attn = attn,
                              .in = 4 * m->n_k_head * (double)scale_in_words(m),
                              .out = 4 * m->n_k_head * (double)scale_out_words(m),
                              .keys = 4 * (double)scale_key_words(m),
-                             .state = 4 * m->n_k_head * (double)scale_state_words(m)};
+                             .state = 4 * m->n_k_head * (double)scale_state_words(m),
+                             .z_s = scale_beside(m, false, n.most) / n.most,
+                             .q_s = scale_beside(m, true, n.most) / n.most,
+                             .all_heads_s = all_s,
+                             .own_heads_s =
+                                 scale_heads(m, 1, ceil(m->n_k_head / r->n_rank), true)};
         layer += lg_divide_seconds(&scale.links, &g, &d, n.all, 0, 0) +
                  gdn * scale_pack(m, n.most) + attn * 2 * n.all * d.keys / scale.bandwidth;
     }

@@ -1,6 +1,7 @@
 /* scale_parts.c - bench_scale: what computing takes at the given rates, what travels in words, and the rates of this machine's kernels. */
 #include "bench_scale.h"
 
+#include "backend/cpu/cpu.h"
 #include "base/clock.h"
 #include "base/num.h"
 #include "kern/kern.h"
@@ -32,9 +33,20 @@ bool scale_is_attn(uint32_t layer) {
     return layer % 4 == 3;
 }
 
-/* Recurrence of a prompt's rows: `heads` value heads on this rank. */
-double scale_heads(double rows, double heads) {
-    return rows * ceil(heads / scale.n_thread) * scale.head_s;
+double scale_heads(const lg_plan_model *m, double rows, double heads, bool part) {
+    uint32_t n_v = (uint32_t)(heads * m->n_v_head / m->n_k_head), dv = (uint32_t)m->d_v;
+    int threads = (int)scale.n_thread;
+    double time = 0;
+    if (part)
+        lg_cpu_gdn_parts(n_v, threads, dv, &time);
+    else
+        time = lg_cpu_gdn_time((uint32_t)heads, n_v, threads, dv);
+    return heads > 0 ? rows * time * scale.head_s : 0;
+}
+
+double scale_beside(const lg_plan_model *m, bool attn, double rows) {
+    double p = m->hidden * (attn ? 2 * m->n_head * m->d_head : m->n_v_head * m->d_v);
+    return rows > 0 && !scale.how.no_overlap ? spend(p * m->b_dense, 2 * p * rows) : 0;
 }
 
 /* Weights of a mixer's products, on average. */

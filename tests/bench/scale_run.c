@@ -95,21 +95,33 @@ static void draw_rows(const lg_exchange *x, uint32_t layer, uint32_t first, uint
         }
 }
 
+/* Compute while a swap or gather is under way. */
+static lg_status meanwhile(rank_ctx *c, double seconds) {
+    for (int i = 0; i < PIECES; i++) {
+        spend_time(c, seconds / PIECES);
+        lg_spread_progress(&c->sp);
+    }
+    return lg_spread_wait(&c->sp);
+}
+
 /* The messages of a divided mixer, and what comes between them. */
 static lg_status run_divided(rank_ctx *c, uint32_t layer) {
     const lg_plan_model *m = &c->r->m;
     lg_spread *sp = &c->sp;
-    double n = lg_spread_n_row(sp), all = sp->n_row, ratio = m->n_v_head / m->n_k_head;
+    double n = lg_spread_n_row(sp), all = sp->n_row;
     double heads = lg_spread_head0(sp, c->rank + 1) - lg_spread_head0(sp, c->rank);
     if (scale_is_attn(layer)) {
         LG_TRY(lg_spread_gather(sp, scale_key_words(m), c->whole));
+        LG_TRY(meanwhile(c, scale_beside(m, true, n)));
         spend_time(c, 4 * 2 * all * (double)scale_key_words(m) / scale.bandwidth);
         return LG_OK;
     }
     LG_TRY(lg_spread_home_end(sp));
     LG_TRY(lg_spread_swap(sp, true, scale_in_words(m), c->rows, c->whole));
-    spend_time(c, scale_heads(all, heads * ratio) + scale_pack(m, n));
+    LG_TRY(meanwhile(c, scale_beside(m, false, n)));
+    spend_time(c, scale_heads(m, all, heads, true) + scale_pack(m, n));
     LG_TRY(lg_spread_swap(sp, false, scale_out_words(m), c->rows, c->whole));
+    LG_TRY(lg_spread_wait(sp));
     return lg_spread_home(sp, scale_state_words(m), c->home);
 }
 
@@ -182,11 +194,12 @@ static lg_status run_layer(rank_ctx *c, uint32_t layer, const float *xn, uint32_
     const lg_plan_model *m = &c->r->m;
     lg_exchange *x = c->x;
     uint32_t n = lg_exchange_n_own(x);
-    spend_time(c, scale_mixer(m, n, c->r->prompt));
+    double beside = c->r->divided ? scale_beside(m, scale_is_attn(layer), n) : 0;
+    spend_time(c, scale_mixer(m, n, c->r->prompt) - beside);
     if (c->r->divided)
         LG_TRY(run_divided(c, layer));
     else if (c->r->prompt && !scale_is_attn(layer))
-        spend_time(c, scale_heads(n, m->n_v_head));
+        spend_time(c, scale_heads(m, n, m->n_k_head, false));
     draw_rows(x, layer, x->row0[c->rank], n, id, w);
     LG_TRY(lg_exchange_start(x, layer, xn, id, w));
     compute(c, scale_shared(m, n));

@@ -14,7 +14,8 @@
 static const lg_links fast = {.in = {2e-6, 1e-6, 20e9}, .out = {20e-6, 2e-6, 10e9}};
 
 static void near(double found, double expected) {
-    if (fabs(found - expected) > 1e-9 * expected) fail_msg("%g, expected %g", found, expected);
+    if (fabs(found - expected) > 1e-9 * fabs(expected))
+        fail_msg("%g, expected %g", found, expected);
 }
 
 /* 4 machines of 2 ranks, 512 experts, 10 a row. */
@@ -63,6 +64,28 @@ static void test_choice(void **state) {
                 0);
     near(lg_exchange_seconds(&fast, &many, LG_EXCHANGE_AUTO, lg_rows_even(&many, 2048)),
          lg_exchange_seconds(&fast, &many, LG_EXCHANGE_ALLTOALL, lg_rows_even(&many, 2048)));
+}
+
+/* 8 machines of a rank; what is made meanwhile hides messages, but never more than there are. */
+static void test_dividing(void **state) {
+    (void)state;
+    lg_group_shape g = {8, 8, 1024, 10, 512, LG_WIRE_F32}, one = g;
+    lg_divide_shape d = {
+        .n_gdn = 3, .n_attn = 1, .in = 8000, .out = 4000, .keys = 2000, .state = 1e6};
+    double way = 20e-6 + 6 * 2e-6, rows = 512 / 8.0;
+    double in = way + 7 * rows * 1000 / 10e9, out = way + 7 * rows * 500 / 10e9;
+    double keys = way + 7 * rows * 2000 / 10e9, home = way + 7 * 125e3 / 10e9;
+    near(lg_divide_seconds(&fast, &g, &d, 512, 0, 0), 3 * (in + out + home) + keys);
+    near(lg_divide_seconds(&fast, &g, &d, 512, 2, 0), 3 * (in + out + 3 * home) + keys);
+    d.z_s = in / rows / 4;
+    d.q_s = 1;
+    near(lg_divide_seconds(&fast, &g, &d, 512, 0, 0), 3 * (in * 3 / 4 + out + home));
+    d.all_heads_s = 2e-6;
+    d.own_heads_s = 0.5e-6;
+    near(lg_divide_seconds(&fast, &g, &d, 512, 0, 0),
+         3 * (in * 3 / 4 + out + home - 512 * 1.5e-6));
+    one.n_rank = one.n_node = 1;
+    assert_true(lg_divide_seconds(&fast, &one, &d, 512, 0, 0) == 0);
 }
 
 /* 4 machines of 2 ranks; 3 GDN layers, 1 of attention. */
@@ -166,9 +189,10 @@ static void test_measuring(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formulas), cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_slices),   cmocka_unit_test(test_fullest),
-        cmocka_unit_test(test_names),    cmocka_unit_test(test_measuring),
+        cmocka_unit_test(test_formulas),  cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_dividing),  cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_fullest),   cmocka_unit_test(test_names),
+        cmocka_unit_test(test_measuring),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,6 +58,8 @@ static const char *try_swap(rank_ctx *x) {
             for (uint32_t k = 0; k < W; k++)
                 rows[lg_spread_block(&x->s, i, h, W) + k] = word(1, x->row0 + i, h, k);
     CHECK(lg_spread_swap(&x->s, true, W, rows, whole) == LG_OK);
+    for (uint32_t i = 0; i < x->n; i++) lg_spread_progress(&x->s);
+    CHECK(lg_spread_wait(&x->s) == LG_OK);
     CHECK(sent(x) == 4ull * W * x->n * n_other);
     for (uint32_t i = 0; i < r->n_row; i++)
         for (uint32_t h = 0; h < x->n_own_head; h++)
@@ -68,6 +70,7 @@ static const char *try_swap(rank_ctx *x) {
             }
     memset(rows, 0, sizeof rows);
     CHECK(lg_spread_swap(&x->s, false, W, rows, whole) == LG_OK);
+    CHECK(lg_spread_wait(&x->s) == LG_OK);
     CHECK(sent(x) == 4ull * W * (r->n_row - x->n) * x->n_own_head);
     for (uint32_t i = 0; i < x->n; i++)
         for (uint32_t h = 0; h < r->n_head; h++)
@@ -82,6 +85,8 @@ static const char *try_gather(rank_ctx *x) {
     for (uint32_t i = 0; i < x->n * W; i++)
         all[x->row0 * W + i] = word(2, x->row0 * W + i, 0, 0);
     CHECK(lg_spread_gather(&x->s, W, all) == LG_OK);
+    for (uint32_t i = 0; i < x->n; i++) lg_spread_progress(&x->s);
+    CHECK(lg_spread_wait(&x->s) == LG_OK);
     CHECK(sent(x) == 4ull * W * x->n * (x->r->n_rank - 1));
     for (uint32_t i = 0; i < x->r->n_row * W; i++) CHECK(all[i] == word(2, i, 0, 0));
     return NULL;

@@ -21,6 +21,7 @@ typedef struct attn_ctx {
     float scale;         /* of scores */
     uint64_t n_row_page; /* tokens x pages of all blocks */
     bool even;           /* whole blocks keep all threads busy */
+    bool queries, keys;  /* what of the rows is prepared */
 } attn_ctx;
 
 /* Query rows of KV head h start here: [rows][group][d]. */
@@ -29,22 +30,31 @@ static size_t q_row0(const lg_backend *be, uint32_t h, uint32_t row) {
     return ((size_t)h * be->opt.max_tok + row) * group;
 }
 
-/* Norm, rotate and store one row: its queries go to s.q, its key and value to their page. */
-static void prepare_row(const attn_ctx *c, uint32_t r) {
+/* Norm and rotate the queries of one row: s.q. */
+static void prepare_queries(const attn_ctx *c, uint32_t r) {
     const lg_backend *be = c->be;
     const lg_config *cfg = be->cfg;
     const lg_cpu_scratch *s = &be->s;
     uint32_t d = cfg->d_head, group = cfg->n_head / cfg->n_kv_head, half = cfg->n_rot / 2;
     const float *cos = s->cos + (size_t)r * half, *sin = s->sin + (size_t)r * half;
+    for (uint32_t i = 0; i < cfg->n_head; i++) {
+        const float *src = s->qg + ((size_t)r * cfg->n_head + i) * 2 * d;
+        float *q = s->q + (q_row0(be, i / group, r) + i % group) * d;
+        be->kern->rmsnorm(src, c->w->q_norm, cfg->eps, d, q);
+        be->kern->rope(q, cos, sin, cfg->n_rot);
+    }
+}
+
+/* The same with its keys, which go to their page with its values. */
+static void prepare_keys(const attn_ctx *c, uint32_t r) {
+    const lg_backend *be = c->be;
+    const lg_config *cfg = be->cfg;
+    const lg_cpu_scratch *s = &be->s;
+    uint32_t d = cfg->d_head, half = cfg->n_rot / 2;
+    const float *cos = s->cos + (size_t)r * half, *sin = s->sin + (size_t)r * half;
     const lg_batch_seq *seq = &be->batch->seq[s->row_seq[r]];
     uint32_t page = be->batch->page[seq->page0 + s->pos[r] / LG_PAGE_TOK];
     for (uint32_t h = 0; h < cfg->n_kv_head; h++) {
-        for (uint32_t i = 0; i < group; i++) {
-            const float *src = s->qg + ((size_t)r * cfg->n_head + h * group + i) * 2 * d;
-            float *q = s->q + (q_row0(be, h, r) + i) * d;
-            be->kern->rmsnorm(src, c->w->q_norm, cfg->eps, d, q);
-            be->kern->rope(q, cos, sin, cfg->n_rot);
-        }
         float *k = s->k + ((size_t)r * cfg->n_kv_head + h) * d;
         const float *v = s->v + ((size_t)r * cfg->n_kv_head + h) * d;
         be->kern->rmsnorm(k, c->w->k_norm, cfg->eps, d, k);
@@ -59,7 +69,21 @@ static void prepare_task(void *ctx, size_t task, int thread) {
     const attn_ctx *c = ctx;
     uint32_t r0 = (uint32_t)task * ROWS_PER_TASK, n = c->be->batch->n_tok;
     uint32_t r1 = r0 + ROWS_PER_TASK < n ? r0 + ROWS_PER_TASK : n;
-    for (uint32_t r = r0; r < r1; r++) prepare_row(c, r);
+    for (uint32_t r = r0; r < r1; r++) {
+        if (c->queries) prepare_queries(c, r);
+        if (c->keys) prepare_keys(c, r);
+    }
+}
+
+/* Rows of the step between the products and the pages. */
+static void prepare(attn_ctx *c, bool queries, bool keys) {
+    lg_backend *be = c->be;
+    uint32_t n = be->batch->n_tok;
+    c->queries = queries;
+    c->keys = keys;
+    if (be->batch->n_seq == 0) return; /* they are another rank's */
+    lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK,
+               (uint64_t)n * be->cfg->n_head * be->cfg->d_head * 4, prepare_task, c);
 }
 
 /* Divide by the sum of weights, then gate: query i of KV head h in row r. */
@@ -274,7 +298,10 @@ static bool ends_evenly(const attn_ctx *c, uint32_t n_blk) {
 
 void lg_cpu_attn_pages(lg_backend *be, uint32_t layer) {
     const lg_config *cfg = be->cfg;
-    attn_ctx c = {be, &be->w->layer[layer], layer, 1.0f / sqrtf((float)cfg->d_head), 0, false};
+    attn_ctx c = {.be = be,
+                  .w = &be->w->layer[layer],
+                  .layer = layer,
+                  .scale = 1.0f / sqrtf((float)cfg->d_head)};
     uint32_t n_blk = be->s.seq_task[be->batch->n_seq];
     uint64_t n_apart = 0;
     for (uint32_t i = 0; i < n_blk; i++) {
@@ -337,14 +364,23 @@ void lg_cpu_attn(lg_backend *be, uint32_t layer) {
         {.w = &w->k, .x = s->xn, .ld_x = cfg->n_embd, .n_row = n, .y = s->k, .ld_y = kv},
         {.w = &w->v, .x = s->xn, .ld_x = cfg->n_embd, .n_row = n, .y = s->v, .ld_y = kv}};
     lg_cpu_quant_jobs(be, &s->xn_q, in, 3);
-    lg_cpu_slice_gemm(be, layer, in, 3, false);
-    lg_cpu_mark(be, LG_OP_MIX_IN);
-    attn_ctx c = {be, w, layer, 1.0f / sqrtf((float)d), 0, false};
-    if (batch->spread) lg_cpu_spread_pages(be, layer);
-    if (batch->n_seq > 0) /* else they are another rank's */
-        lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * width * 4,
-                   prepare_task, &c);
-    if (batch->spread) lg_cpu_spread_keys(be, layer);
+    attn_ctx c = {.be = be, .w = w, .layer = layer, .scale = 1.0f / sqrtf((float)d)};
+    if (batch->spread) {
+        lg_cpu_gemm_run(be, in + 1, 2);
+        lg_cpu_mark(be, LG_OP_MIX_IN);
+        lg_cpu_spread_pages(be, layer);
+        prepare(&c, false, true);
+        lg_cpu_spread_keys_start(be, layer);
+        lg_cpu_mark(be, LG_OP_ROWS);
+        lg_cpu_gemm_run(be, in, 1);
+        lg_cpu_mark(be, LG_OP_MIX_IN);
+        prepare(&c, true, false);
+        lg_cpu_spread_keys(be, layer);
+    } else {
+        lg_cpu_slice_gemm(be, layer, in, 3, false);
+        lg_cpu_mark(be, LG_OP_MIX_IN);
+        prepare(&c, true, true);
+    }
     if (be->opt.trace) trace_prepared(be, layer);
     lg_cpu_mark(be, LG_OP_ROWS);
     lg_cpu_attn_pages(be, layer);

@@ -308,6 +308,8 @@ void lg_cpu_gdn_part(lg_backend *be, uint32_t layer, const lg_batch_seq *seq, ui
 /* In how many parts of its columns each of n_head value heads of a prompt is divided so that n_thread threads are done soonest; all a head's
  * rows are one thread's.  *time: how long that takes, in times of one head on one thread. */
 uint32_t lg_cpu_gdn_parts(uint32_t n_head, int n_thread, uint32_t dv, double *time);
+/* The same time for a prompt that is not divided: also its key heads may be tasks. */
+double lg_cpu_gdn_time(uint32_t n_k_head, uint32_t n_v_head, int n_thread, uint32_t dv);
 /* The gated norm of the value heads of row r. */
 void lg_cpu_gdn_norm(const lg_backend *be, uint32_t layer, size_t r);
 
@@ -317,10 +319,12 @@ void lg_cpu_gdn_norm(const lg_backend *be, uint32_t layer, size_t r);
 void lg_cpu_spread_carve(lg_arena *a, const lg_config *c, const lg_backend_opt *opt,
                          lg_cpu_spread *s);
 void lg_cpu_spread_begin(lg_backend *be);
-/* What the ranks have before the rows of the step are stored, then all rows after. */
+/* What the ranks have before the rows of the step are stored, then all rows after: s.k and s.v of the own ones start, all are stored. */
 void lg_cpu_spread_pages(lg_backend *be, uint32_t layer);
+void lg_cpu_spread_keys_start(lg_backend *be, uint32_t layer);
 void lg_cpu_spread_keys(lg_backend *be, uint32_t layer);
-/* From s.qkv, s.z, s.b and s.a of the own part to s.y. */
+/* s.qkv, s.b and s.a of the own part start; from them and s.z to s.y. */
+void lg_cpu_spread_gdn_start(lg_backend *be, uint32_t layer);
 void lg_cpu_spread_gdn(lg_backend *be, uint32_t layer);
 /* States that are still on their way. */
 void lg_cpu_spread_end(lg_backend *be);

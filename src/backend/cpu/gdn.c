@@ -282,6 +282,12 @@ uint32_t lg_cpu_gdn_parts(uint32_t n_head, int n_thread, uint32_t dv, double *ti
     return best;
 }
 
+double lg_cpu_gdn_time(uint32_t n_k_head, uint32_t n_v_head, int n_thread, uint32_t dv) {
+    double wide, units = ceil((double)n_k_head / n_thread) * n_v_head / n_k_head;
+    lg_cpu_gdn_parts(n_v_head, n_thread, dv, &wide);
+    return fmin(wide, units);
+}
+
 /* Rows of one sequence up to a snapshot, or the end, of some key heads. */
 typedef struct wide_ctx {
     gdn_ctx c;
@@ -477,12 +483,20 @@ void lg_cpu_gdn(lg_backend *be, uint32_t layer) {
     uint32_t n = be->batch->n_tok, h = cfg->n_embd, nv = cfg->n_v_head;
     size_t conv = lg_config_conv_dim(cfg), vals = (size_t)nv * cfg->d_v;
     lg_cpu_gemm in[4] = {
-        {.w = &w->qkv, .x = s->xn, .ld_x = h, .n_row = n, .y = s->qkv, .ld_y = conv},
         {.w = &w->z, .x = s->xn, .ld_x = h, .n_row = n, .y = s->z, .ld_y = vals},
+        {.w = &w->qkv, .x = s->xn, .ld_x = h, .n_row = n, .y = s->qkv, .ld_y = conv},
         {.w = &w->b, .x = s->xn, .ld_x = h, .n_row = n, .y = s->b, .ld_y = nv},
         {.w = &w->a, .x = s->xn, .ld_x = h, .n_row = n, .y = s->a, .ld_y = nv}};
     lg_cpu_quant_jobs(be, &s->xn_q, in, 4);
-    lg_cpu_slice_gemm(be, layer, in, 4, false);
+    if (be->batch->spread) {
+        lg_cpu_gemm_run(be, in + 1, 3);
+        lg_cpu_mark(be, LG_OP_MIX_IN);
+        lg_cpu_spread_gdn_start(be, layer);
+        lg_cpu_mark(be, LG_OP_GDN);
+        lg_cpu_gemm_run(be, in, 1);
+    } else {
+        lg_cpu_slice_gemm(be, layer, in, 4, false);
+    }
     lg_cpu_mark(be, LG_OP_MIX_IN);
     lg_cpu_trace(be, (int)layer, "gdn.qkv_raw", s->qkv, n, conv, conv);
     lg_cpu_trace(be, (int)layer, "gdn.z", s->z, n, vals, vals);

@@ -1,10 +1,11 @@
 /* spread.c - the mixers of a sequence whose rows are divided over all ranks: see dist/spread.h.
  *
  * Everything that a row needs alone its rank computes, as for any row.  Between the products:
- *   GDN        rows are swapped for heads, each rank runs its key heads over all rows, outputs are swapped back.  A rank's own heads of the
- *              state stay in memory kept for that; after each layer they also go home, so that after a step the owner has
- *              the whole state, as if it had computed alone, and its snapshots.
- *   attention  all ranks get keys and values of all rows into pages kept for that; each looks with its own queries.
+ *   GDN        rows are swapped for heads (z is multiplied meanwhile), each rank runs its key heads over all rows, outputs are swapped
+ *              back.  A rank's own heads of the state stay in memory kept for that; after each layer they also go home, so that after
+ *              a step the owner has the whole state, as if it had computed alone, and its snapshots.
+ *   attention  all ranks get keys and values of all rows into pages kept for that (queries are multiplied meanwhile); each looks with
+ *              its own queries.
  * Also: what of it a cost model needs to know (dist/choose.h).
  * Heads and query rows are independent, so the bits are those of one rank (kern.h, THE RULE).
  * A lost rank ends every wait; the step then returns LG_E_BACKEND.
@@ -246,50 +247,68 @@ static void move_rows(lg_backend *be, rows_ctx *c) {
                (uint64_t)c->n_row * (c->h1 - c->h0) * c->w, rows_task, c);
 }
 
-void lg_cpu_spread_gdn(lg_backend *be, uint32_t layer) {
+/* A swap or gather has started: it is waited for now, unless other work is to be done meanwhile. */
+static lg_status started(lg_backend *be, lg_status st) {
+    if (st == LG_OK && be->s.ex.how.no_overlap) st = lg_spread_wait(&be->s.spread.to);
+    return st;
+}
+
+/* The own rows, and the own heads of all rows; w words of a head. */
+static rows_ctx own_rows(const lg_backend *be, uint32_t layer, size_t w) {
+    const lg_batch_seq *own = &be->batch->seq[be->batch->n_seq - 1];
+    return (rows_ctx){.layer = layer,
+                      .n_row = own->n_tok,
+                      .row0 = own->tok0,
+                      .h1 = be->cfg->n_k_head,
+                      .w = w,
+                      .own = true};
+}
+
+static rows_ctx all_rows(const lg_backend *be, uint32_t layer, size_t w) {
+    rows_ctx c = {
+        .layer = layer, .n_row = be->batch->spread->n_tok, .row0 = be->opt.max_tok, .w = w};
+    own_heads(be, &c.h0, &c.h1);
+    return c;
+}
+
+void lg_cpu_spread_gdn_start(lg_backend *be, uint32_t layer) {
     lg_cpu_spread *s = &be->s.spread;
     const lg_batch_spread *b = be->batch->spread;
-    const lg_batch_seq *own = &be->batch->seq[be->batch->n_seq - 1];
-    uint32_t h0, h1, n_head = be->cfg->n_k_head, snap[LG_SPREAD_MAX_SAVE];
-    lg_batch_save save[LG_SPREAD_MAX_SAVE];
-    own_heads(be, &h0, &h1);
+    rows_ctx mine = own_rows(be, layer, s->head_words);
+    mine.each = pack_in;
     if (come_home(be) != LG_OK) return;
     if (b->fresh && b->pos > 0 && deal(be, layer) != LG_OK) return;
     lg_comm_at(s->to.comm, "heads", layer);
-    rows_ctx mine = {.layer = layer,
-                     .n_row = own->n_tok,
-                     .row0 = own->tok0,
-                     .h1 = n_head,
-                     .w = s->head_words,
-                     .own = true,
-                     .each = pack_in};
-    rows_ctx all = {.layer = layer,
-                    .n_row = b->n_tok,
-                    .row0 = be->opt.max_tok,
-                    .h0 = h0,
-                    .h1 = h1,
-                    .w = s->head_words,
-                    .each = unpack_in};
     move_rows(be, &mine);
-    if (lg_spread_swap(&s->to, true, s->head_words, s->rows, s->whole) != LG_OK) return;
+    started(be, lg_spread_swap(&s->to, true, s->head_words, s->rows, s->whole));
+}
+
+void lg_cpu_spread_gdn(lg_backend *be, uint32_t layer) {
+    lg_cpu_spread *s = &be->s.spread;
+    const lg_batch_spread *b = be->batch->spread;
+    uint32_t snap[LG_SPREAD_MAX_SAVE];
+    lg_batch_save save[LG_SPREAD_MAX_SAVE];
+    rows_ctx mine = own_rows(be, layer, s->out_words), all = all_rows(be, layer, s->head_words);
+    if (lg_spread_wait(&s->to) != LG_OK) return;
+    all.each = unpack_in;
     move_rows(be, &all);
     snaps(be, snap);
     for (uint32_t i = 0; i < b->n_save; i++)
         save[i] = (lg_batch_save){b->save[i].n_row, snap[i]};
-    lg_batch_seq whole = {.slot = own->slot,
+    lg_batch_seq whole = {.slot = slot_of(be),
                           .pos = b->pos,
                           .n_tok = b->n_tok,
                           .tok0 = be->opt.max_tok,
                           .save = save,
                           .n_save = b->n_save};
-    if (h1 > h0) lg_cpu_gdn_part(be, layer, &whole, h0, h1 - h0);
-    all.w = mine.w = s->out_words;
+    if (all.h1 > all.h0) lg_cpu_gdn_part(be, layer, &whole, all.h0, all.h1 - all.h0);
+    all.w = s->out_words;
     all.each = pack_out;
     mine.each = unpack_out;
     mine.norm = true;
     move_rows(be, &all);
     if (lg_spread_swap(&s->to, false, s->out_words, s->rows, s->whole) != LG_OK) return;
-    if (go_home(be, layer) != LG_OK) return;
+    if (lg_spread_wait(&s->to) != LG_OK || go_home(be, layer) != LG_OK) return;
     move_rows(be, &mine);
 }
 
@@ -338,18 +357,24 @@ static void store_task(void *ctx, size_t task, int thread) {
     }
 }
 
-void lg_cpu_spread_keys(lg_backend *be, uint32_t layer) {
+void lg_cpu_spread_keys_start(lg_backend *be, uint32_t layer) {
     lg_cpu_spread *s = &be->s.spread;
     const lg_batch_seq *own = &be->batch->seq[be->batch->n_seq - 1];
     size_t kv = (size_t)be->cfg->n_kv_head * be->cfg->d_head;
-    uint32_t n = s->to.n_row;
     lg_comm_at(s->to.comm, "keys", layer);
     for (uint32_t r = 0; r < own->n_tok; r++) {
         uint32_t *to = s->whole + (lg_spread_row0(&s->to) + r) * 2 * kv;
         memcpy(to, be->s.k + (own->tok0 + r) * kv, kv * sizeof *to);
         memcpy(to + kv, be->s.v + (own->tok0 + r) * kv, kv * sizeof *to);
     }
-    if (lg_spread_gather(&s->to, 2 * kv, s->whole) != LG_OK) return;
+    started(be, lg_spread_gather(&s->to, 2 * kv, s->whole));
+}
+
+void lg_cpu_spread_keys(lg_backend *be, uint32_t layer) {
+    lg_cpu_spread *s = &be->s.spread;
+    size_t kv = (size_t)be->cfg->n_kv_head * be->cfg->d_head;
+    uint32_t n = s->to.n_row;
+    if (lg_spread_wait(&s->to) != LG_OK) return;
     keys_ctx c = {be, layer};
     lg_cpu_run(be, (n + ROWS_PER_TASK - 1) / ROWS_PER_TASK, (uint64_t)n * kv * 8, store_task,
                &c);
@@ -386,7 +411,65 @@ static double layer_weights(const lg_config *c, const lg_layer_w *w) {
            n_weight(&w->out);
 }
 
-double lg_backend_row_seconds(lg_backend *be) {
+/* A value head of a row among many, on one thread. */
+static double head_seconds(lg_backend *be) {
+    const lg_config *c = be->cfg;
+    lg_cpu_scratch *s = &be->s;
+    uint32_t n = be->opt.max_tok < LG_GDN_C ? be->opt.max_tok : LG_GDN_C;
+    size_t keys = 2 * (size_t)c->n_k_head * c->d_k, width = lg_config_conv_dim(c);
+    lg_gdn_arg a = {.dk = c->d_k,
+                    .dv = c->d_v,
+                    .n_tok = n,
+                    .has_init = true,
+                    .q = s->qk,
+                    .k = s->qk,
+                    .ld_qk = keys,
+                    .v = s->u,
+                    .ld_v = width,
+                    .g = s->g,
+                    .beta = s->beta,
+                    .ld_g = c->n_v_head,
+                    .o = s->core,
+                    .ld_o = (size_t)c->n_v_head * c->d_v,
+                    .s = s->spread.slot + be->lay.s,
+                    .open_d = s->spread.slot + be->lay.open_d,
+                    .ld_s = c->d_v,
+                    .open_k = s->spread.slot + be->lay.open_k,
+                    .open_g = s->spread.slot + be->lay.open_g,
+                    .scratch = s->gdn};
+    uint64_t best = UINT64_MAX;
+    memset(s->qk, 0, n * keys * sizeof *s->qk);
+    memset(s->u, 0, n * width * sizeof *s->u);
+    memset(s->g, 0, (size_t)n * c->n_v_head * sizeof *s->g);
+    memset(s->beta, 0, (size_t)n * c->n_v_head * sizeof *s->beta);
+    memset(s->spread.slot, 0, be->lay.gdn * sizeof *s->spread.slot);
+    for (int i = 0; i < MEASURED_TIMES; i++) {
+        uint64_t start = lg_clock_ns();
+        be->kern->gdn_rows(&a);
+        uint64_t took = lg_clock_ns() - start;
+        if (took < best) best = took;
+    }
+    return (double)best * 1e-9 / n;
+}
+
+/* The parts of a row: `weight_s` a weight of its products. */
+static void measure_parts(lg_backend *be, double weight_s, lg_divide_shape *d) {
+    const lg_config *c = be->cfg;
+    uint32_t n_rank = be->s.spread.to.comm->n_rank, own = (c->n_k_head + n_rank - 1) / n_rank;
+    double time, head = be->lay.n_gdn ? head_seconds(be) : 0;
+    for (uint32_t l = 0; l < c->n_layer; l++) {
+        const lg_layer_w *w = &be->w->layer[l];
+        if (w->kind == LG_LAYER_ATTN)
+            d->q_s = n_weight(&w->q) * weight_s;
+        else
+            d->z_s = n_weight(&w->z) * weight_s;
+    }
+    lg_cpu_gdn_parts(own * ratio_of(c), be->n_thread, c->d_v, &time);
+    d->own_heads_s = time * head;
+    d->all_heads_s = lg_cpu_gdn_time(c->n_k_head, c->n_v_head, be->n_thread, c->d_v) * head;
+}
+
+double lg_backend_row_seconds(lg_backend *be, lg_divide_shape *d) {
     const lg_config *c = be->cfg;
     const lg_layer_w *w = &be->w->layer[0];
     lg_cpu_scratch *s = &be->s;
@@ -412,5 +495,7 @@ double lg_backend_row_seconds(lg_backend *be) {
         if (took < best) best = took;
     }
     if (best == 0) best = 1; /* less than the clock shows */
-    return (double)best * 1e-6 / n * (total / n_weight(m));
+    double weight_s = (double)best * 1e-6 / n / n_weight(m);
+    measure_parts(be, weight_s, d);
+    return total * weight_s;
 }

@@ -35,6 +35,7 @@ static void watched_task(void *ctx, size_t task, int thread) {
     if (now - w->last_us < POLL_US) return;
     lg_exchange_progress(&w->be->s.ex);
     lg_slice_progress(&w->be->s.slice.to);
+    lg_spread_progress(&w->be->s.spread.to);
     w->last_us = now;
 }
 
@@ -43,7 +44,7 @@ static void run_nodes(lg_backend *be, size_t n_task, int n_node, uint64_t macs,
                       lg_pool_body *body, void *ctx) {
     size_t first[LG_POOL_MAX_NODE + 1], n_all = n_task * (size_t)n_node;
     watched w = {be, body, ctx, 0};
-    if (be->s.ex.flying || be->s.slice.to.n_req) {
+    if (be->s.ex.flying || be->s.slice.to.n_req || be->s.spread.to.n_req) {
         body = watched_task;
         ctx = &w;
     }

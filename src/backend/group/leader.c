@@ -107,13 +107,13 @@ void lg_leader_plan_bytes(const lg_config *cfg, const lg_backend_opt *opt, int n
 /* When prompts are divided, as far as it can be said before. */
 static void say_forecast(leader *g) {
     double n = g->lim.max_tok, ranks = g->lim.n_rank;
-    g->row_s = lg_backend_row_seconds(g->own);
-    lg_diag_log(
-        LG_LOG_WARN,
-        "a prompt of %.0f rows: dividing it sends for %.1f ms and spares its rank %.1f ms; "
-        "positions before %u",
-        n, lg_divide_seconds(&g->how.links, &g->shape, &g->divide, n, 0, 0) * 1e3,
-        (n - n / ranks) * g->row_s * 1e3, g->lim.n_spread);
+    g->row_s = lg_backend_row_seconds(g->own, &g->divide);
+    if (g->how.no_overlap) g->divide.z_s = g->divide.q_s = 0;
+    lg_diag_log(LG_LOG_WARN,
+                "a prompt of %.0f rows: dividing it adds %.1f ms and spares its rank %.1f ms; "
+                "positions before %u",
+                n, lg_divide_seconds(&g->how.links, &g->shape, &g->divide, n, 0, 0) * 1e3,
+                (n - n / ranks) * g->row_s * 1e3, g->lim.n_spread);
 }
 
 /* Seconds that the help of all ranks gains in the products of a step of n rows, and adds in messages. */
