@@ -20,10 +20,6 @@
 #define ATTN_COL   (VT_N * V16_ATTN_V) /* columns of a tile */
 #define ATTN_LEAST (VT_N * 2)          /* and of one at the end */
 
-/* Whole, or the sums of a tile are put into memory and taken out again. */
-#define ATTN_EACH_ROW _Pragma("GCC unroll 12")
-#define ATTN_EACH_V   _Pragma("GCC unroll 4")
-
 /* ---- tiles ---- */
 
 /* What a tile multiplies its rows with: [n_k][ld] elements, from the first of its columns. */
@@ -70,7 +66,7 @@ INLINE void attn_fetch(const lg_dtype type, const uint8_t *p) {
 /* Row k of b, which begins at p, scaled. */
 INLINE void attn_widen(const lg_dtype type, const attn_b *b, const uint8_t *p, size_t k,
                        const vt *key_scale, const int n_v, vt *w) {
-    ATTN_EACH_V for (int v = 0; v < n_v; v++) {
+    TILE_EACH for (int v = 0; v < n_v; v++) {
         w[v] = attn_load(type, p, (size_t)v * VT_N);
         if (type == LG_Q8_0)
             w[v] = vt_mul(w[v], b->key_scale ? key_scale[v] : vt_set(b->value_scale[v][k]));
@@ -80,7 +76,7 @@ INLINE void attn_widen(const lg_dtype type, const attn_b *b, const uint8_t *p, s
 /* Scales of keys for rows k .. k + 31. */
 INLINE void attn_key_scale(const lg_dtype type, const attn_b *b, size_t k, const int n_v,
                            vt *scale) {
-    ATTN_EACH_V for (int v = 0; v < n_v; v++) scale[v] =
+    TILE_EACH for (int v = 0; v < n_v; v++) scale[v] =
         type == LG_Q8_0 && b->key_scale
             ? vt_load_f16(b->key_scale + k / 32 * LG_PAGE_TOK + VT_N * v)
             : vt_set(1.0f);
@@ -104,7 +100,7 @@ INLINE void attn_tile(const lg_dtype type, const bool ask, const attn_b *b, cons
     const size_t ld = b->ld * attn_bytes(type), ld_x = t->ld_x, n_k = t->n_k, step = b->step;
     const uint8_t *p = b->at, *ahead = b->ahead;
     const float *x = t->x;
-    ATTN_EACH_ROW for (int r = 0; r < n_row; r++) ATTN_EACH_V for (int v = 0; v < n_v; v++)
+    TILE_EACH for (int r = 0; r < n_row; r++) TILE_EACH for (int v = 0; v < n_v; v++)
         acc[r][v] = t->add ? vt_load(t->y + r * LG_PAGE_TOK + VT_N * v) : vt_set(0.0f);
     const size_t block = type == LG_Q8_0 ? 32 : n_k; /* of one scale */
     for (size_t k0 = 0; k0 < n_k; k0 += block) {
@@ -115,15 +111,14 @@ INLINE void attn_tile(const lg_dtype type, const bool ask, const attn_b *b, cons
             if (ask) ahead += step;
             attn_widen(type, b, p, k, scale, n_v, w);
             p += ld;
-            ATTN_EACH_ROW for (int r = 0; r < n_row; r++) {
+            TILE_EACH for (int r = 0; r < n_row; r++) {
                 vt xr = vt_set(x[(size_t)r * ld_x]);
-                ATTN_EACH_V for (int v = 0; v < n_v; v++) acc[r][v] =
-                    vt_fma(xr, w[v], acc[r][v]);
+                TILE_EACH for (int v = 0; v < n_v; v++) acc[r][v] = vt_fma(xr, w[v], acc[r][v]);
             }
             x++;
         }
     }
-    ATTN_EACH_ROW for (int r = 0; r < n_row; r++) ATTN_EACH_V for (int v = 0; v < n_v; v++)
+    TILE_EACH for (int r = 0; r < n_row; r++) TILE_EACH for (int v = 0; v < n_v; v++)
         attn_put(t, r, VT_N * v, acc[r][v]);
 }
 

@@ -20,13 +20,12 @@
 typedef struct piece {
     const lg_gdn_arg *a;
     uint32_t t0, n, n0;
-    bool has_s; /* S is there; else it is zero, and not written yet */
-    float *key; /* [dk][C]: open keys, one a column */
-    float *x;   /* [2 n][dk]: keys, then queries */
-    float *r,
-        *p; /* [n][dv] each, one after the other: what the memory returns for key and query */
+    bool has_s;   /* S is there; else it is zero, and not written yet */
+    float *key;   /* [dk][C]: open keys, one a column */
+    float *x;     /* [n][2][dk]: key and query of each token */
+    float *r, *p; /* [n][2][dv], p the second: what the memory returns for key and query */
     float *wk,
-        *wq;  /* [n][C] the same: dots with the open keys, then weighted with their decay */
+        *wq;  /* [n][2][C] the same: dots with the open keys, then weighted with their decay */
     float *g; /* [C] cumulative log-decay of the open rows */
 } piece;
 
@@ -46,7 +45,7 @@ static inline void gdn_gather_keys(const piece *b) {
 
 /* Multiply the weights of open row l by exp(g - G_l), for token t of the piece. */
 static inline void gdn_decay(const piece *b, uint32_t t) {
-    float *wk = b->wk + (size_t)t * LG_GDN_C, *wq = b->wq + (size_t)t * LG_GDN_C;
+    float *wk = b->wk + (size_t)t * 2 * LG_GDN_C, *wq = wk + LG_GDN_C;
     v16 g = v16_set(b->g[b->n0 + t]);
     for (uint32_t l = 0; l < LG_GDN_C; l += 16) {
         v16 e = v16_exp(v16_sub(g, v16_load(b->g + l)));
@@ -87,7 +86,7 @@ static inline void gdn_fold(const piece *b) {
 /* Open row l of token t of the piece is written, its output follows: d = beta (v - r), o = p + (q . k) d. */
 static inline void gdn_write(const piece *b, uint32_t t, float qk) {
     const lg_gdn_arg *a = b->a;
-    const float *r = b->r + (size_t)t * a->dv, *p = b->p + (size_t)t * a->dv;
+    const float *r = b->r + (size_t)t * 2 * a->dv, *p = r + a->dv;
     const float *v = a->v + (b->t0 + t) * a->ld_v;
     float *d = gdn_d(b, b->n0 + t), *o = a->o + (b->t0 + t) * a->ld_o;
     v16 beta = v16_set(a->beta[(b->t0 + t) * a->ld_g]), c = v16_set(qk);
@@ -103,27 +102,23 @@ static inline void gdn_add_rows(const piece *b, uint32_t t, uint32_t n, uint32_t
                                 uint32_t l1) {
     const size_t dv = b->a->dv;
     if (l0 == l1) return;
-    product p = {.ld_x = LG_GDN_C,
-                 .n_row = n,
-                 .b = gdn_d(b, l0),
-                 .ld_b = b->a->ld_s,
-                 .n_k = l1 - l0,
-                 .n_col = b->a->dv,
-                 .ld_y = dv,
-                 .add = true};
-    p.x = b->wk + (size_t)t * LG_GDN_C + l0;
-    p.y = b->r + t * dv;
-    product_run(&p);
-    p.x = b->wq + (size_t)t * LG_GDN_C + l0;
-    p.y = b->p + t * dv;
-    product_run(&p);
+    product_run(&(product){.x = b->wk + (size_t)t * 2 * LG_GDN_C + l0,
+                           .ld_x = LG_GDN_C,
+                           .n_row = 2 * n,
+                           .b = gdn_d(b, l0),
+                           .ld_b = b->a->ld_s,
+                           .n_k = l1 - l0,
+                           .n_col = b->a->dv,
+                           .y = b->r + t * 2 * dv,
+                           .ld_y = dv,
+                           .add = true});
 }
 
 /* The same for one token and few rows. */
 static inline void gdn_add_few(const piece *b, uint32_t t, uint32_t l0, uint32_t l1) {
     const uint32_t dv = b->a->dv;
-    const float *wk = b->wk + (size_t)t * LG_GDN_C, *wq = b->wq + (size_t)t * LG_GDN_C;
-    float *r = b->r + (size_t)t * dv, *p = b->p + (size_t)t * dv;
+    const float *wk = b->wk + (size_t)t * 2 * LG_GDN_C, *wq = wk + LG_GDN_C;
+    float *r = b->r + (size_t)t * 2 * dv, *p = r + dv;
     for (uint32_t j = 0; j < dv && l0 < l1; j += 16) {
         v16 rj = row_at(r, j, dv), pj = row_at(p, j, dv);
         for (uint32_t l = l0; l < l1; l++) {
@@ -142,8 +137,8 @@ static inline void gdn_project(const piece *b) {
     product p = {.x = b->x, .ld_x = a->dk, .n_row = 2 * b->n, .n_k = a->dk};
     for (uint32_t t = 0; t < b->n; t++) {
         size_t row = (b->t0 + t) * a->ld_qk;
-        memcpy(b->x + (size_t)t * a->dk, a->k + row, a->dk * sizeof(float));
-        memcpy(b->x + (size_t)(b->n + t) * a->dk, a->q + row, a->dk * sizeof(float));
+        memcpy(b->x + (size_t)t * 2 * a->dk, a->k + row, a->dk * sizeof(float));
+        memcpy(b->x + ((size_t)t * 2 + 1) * a->dk, a->q + row, a->dk * sizeof(float));
     }
     p.b = b->key;
     p.y = b->wk;
@@ -161,11 +156,9 @@ static inline void gdn_project(const piece *b) {
     product_run(&p);
     for (uint32_t t = 0; t < b->n; t++) {
         v16 e = v16_set(lg_expf(b->g[b->n0 + t]));
-        float *r = b->r + (size_t)t * a->dv, *q = b->p + (size_t)t * a->dv;
-        for (uint32_t j = 0; j < a->dv; j += 16) {
-            row_put(r, j, a->dv, v16_mul(e, row_at(r, j, a->dv)));
-            row_put(q, j, a->dv, v16_mul(e, row_at(q, j, a->dv)));
-        }
+        float *r = b->r + (size_t)t * 2 * a->dv;
+        for (uint32_t j = 0; j < 2 * a->dv; j += 16)
+            row_put(r, j, 2 * a->dv, v16_mul(e, row_at(r, j, 2 * a->dv)));
     }
 }
 
@@ -174,7 +167,7 @@ static inline void gdn_many(const piece *b) {
     gdn_gather_keys(b);
     gdn_project(b);
     for (uint32_t t = 0; t < b->n; t++) {
-        qk[t] = b->wq[(size_t)t * LG_GDN_C + b->n0 + t];
+        qk[t] = b->wq[(size_t)t * 2 * LG_GDN_C + b->n0 + t];
         gdn_decay(b, t);
     }
     for (uint32_t t0 = 0; t0 < b->n; t0 += GDN_GROUP) {
@@ -300,12 +293,12 @@ static inline void gdn_rows(const lg_gdn_arg *a) {
     b.wk = at, at += 2 * C * C;
     b.g = at, at += C;
     b.r = at;
+    b.wq = b.wk + C;
+    b.p = b.r + a->dv;
     memcpy(b.g, a->open_g, C * sizeof *b.g);
     b.has_s = a->has_init;
     while (b.t0 < a->n_tok) {
         b.n = a->n_tok - b.t0 < LG_GDN_C - b.n0 ? a->n_tok - b.t0 : LG_GDN_C - b.n0;
-        b.wq = b.wk + b.n * C;
-        b.p = b.r + b.n * (size_t)a->dv;
         for (uint32_t t = 0; t < b.n; t++) {
             uint32_t row = b.n0 + t;
             b.g[row] = (row ? b.g[row - 1] : 0.0f) + a->g[(b.t0 + t) * a->ld_g];

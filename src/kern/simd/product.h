@@ -37,19 +37,19 @@ INLINE void product_tile(const product *p, const size_t ld_x, const int n_row) {
     v16 acc[V16_TILE_R][V16_PROD_V], w[V16_PROD_V];
     const float *x = p->x, *b = p->b;
     float *y = p->y;
-    for (int r = 0; r < n_row; r++, y += p->ld_y)
-        for (int v = 0; v < V16_PROD_V; v++)
-            acc[r][v] = p->add ? v16_load(y + 16 * v) : v16_set(0.0f);
-    for (size_t k = 0; k < p->n_k; k++, b += p->ld_b) {
-        for (int v = 0; v < V16_PROD_V; v++) w[v] = v16_load(b + 16 * v);
-        for (int r = 0; r < n_row; r++) {
+    const size_t ld_b = p->ld_b, ld_y = p->ld_y, n_k = p->n_k;
+    TILE_EACH for (int r = 0; r < n_row; r++) TILE_EACH for (int v = 0; v < V16_PROD_V; v++)
+        acc[r][v] = p->add ? v16_load(y + r * ld_y + 16 * v) : v16_set(0.0f);
+    _Pragma("GCC unroll 4") for (size_t k = 0; k < n_k; k++, b += ld_b) {
+        TILE_EACH for (int v = 0; v < V16_PROD_V; v++) w[v] = v16_load(b + 16 * v);
+        TILE_EACH for (int r = 0; r < n_row; r++) {
             v16 xr = v16_set(x[(size_t)r * ld_x + k]);
-            for (int v = 0; v < V16_PROD_V; v++) acc[r][v] = v16_fma(xr, w[v], acc[r][v]);
+            TILE_EACH for (int v = 0; v < V16_PROD_V; v++) acc[r][v] =
+                v16_fma(xr, w[v], acc[r][v]);
         }
     }
-    y = p->y;
-    for (int r = 0; r < n_row; r++, y += p->ld_y)
-        for (int v = 0; v < V16_PROD_V; v++) v16_store(y + 16 * v, acc[r][v]);
+    TILE_EACH for (int r = 0; r < n_row; r++) TILE_EACH for (int v = 0; v < V16_PROD_V; v++)
+        v16_store(y + r * ld_y + 16 * v, acc[r][v]);
 }
 
 INLINE void product_tile_ld(const product *p, const int n_row) {
@@ -65,6 +65,8 @@ INLINE void product_tile_ld(const product *p, const int n_row) {
 /* The rows of the next tile of n_left: a height for which there is code. */
 static inline uint32_t product_take(uint32_t n_left) {
     static const uint32_t height[] = {12, 8, 6, 4, 2, 1};
+    if (n_left == 8 && V16_TILE_R < 8)
+        return 4; /* two rows alone do not keep enough sums in flight */
     for (size_t i = 0; i < sizeof height / sizeof *height; i++)
         if (height[i] <= V16_TILE_R && height[i] <= n_left) return height[i];
     return 0;

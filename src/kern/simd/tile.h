@@ -9,6 +9,9 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Loops over the registers of a tile are unrolled whole, or its sums are put into memory and taken out again. */
+#define TILE_EACH _Pragma("GCC unroll 12")
+
 /* One product: rows x[r] of n_k floats, b with ld_b floats between its rows, n_ch (1 .. 16) columns of y[r]; with `add`
  * the sums go on from y, else they start at +0. */
 typedef struct tile {
