@@ -17,6 +17,7 @@
 #define TASKS_PER_THREAD 4     /* of sequences of one token each */
 #define CACHE_LINE       64
 #define CHUNK            64 /* rows of a unit that go through all of its work before the next */
+#define NORM_AHEAD       4  /* rows ahead that the gated norm asks for */
 #define WIDE_ROWS        64 /* of a task of rows; prompts of more may be gone over in regions */
 #define REGION_ROWS      8  /* what its two more regions take, in rows of a head */
 #define PART_COLS        16 /* a part of a head has a multiple of them */
@@ -168,8 +169,12 @@ static void norm_rows(const gdn_ctx *c, const lg_batch_seq *seq, uint32_t vh) {
     const lg_cpu_scratch *s = &be->s;
     uint32_t dv = be->cfg->d_v;
     const float *core = head_rows(s, s->core, (size_t)vh * dv, seq->tok0, dv);
-    for (size_t t = seq->tok0; t < seq->tok0 + seq->n_tok; t++, core += dv) {
-        size_t at = (t * be->cfg->n_v_head + vh) * dv;
+    for (size_t t = seq->tok0, end = t + seq->n_tok; t < end; t++, core += dv) {
+        size_t ld = (size_t)be->cfg->n_v_head * dv, at = t * ld + (size_t)vh * dv;
+        for (size_t i = 0; t + NORM_AHEAD < end && i < dv; i += CACHE_LINE / sizeof *core) {
+            __builtin_prefetch(s->z + at + NORM_AHEAD * ld + i);
+            __builtin_prefetch(s->y + at + NORM_AHEAD * ld + i, 1);
+        }
         be->kern->gated_norm(core, c->w->gdn_norm, s->z + at, be->cfg->eps, dv, s->y + at);
     }
 }

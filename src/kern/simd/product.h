@@ -39,7 +39,7 @@ INLINE void product_tile(const product *p, const size_t ld_x, const int n_row) {
     float *y = p->y;
     const size_t ld_b = p->ld_b, ld_y = p->ld_y, n_k = p->n_k;
     TILE_EACH for (int r = 0; r < n_row; r++) TILE_EACH for (int v = 0; v < V16_PROD_V; v++)
-        acc[r][v] = p->add ? v16_load(y + r * ld_y + 16 * v) : v16_set(0.0f);
+        acc[r][v] = p->add ? v16_load(y + (size_t)r * ld_y + 16 * v) : v16_set(0.0f);
     _Pragma("GCC unroll 4") for (size_t k = 0; k < n_k; k++, b += ld_b) {
         TILE_EACH for (int v = 0; v < V16_PROD_V; v++) w[v] = v16_load(b + 16 * v);
         TILE_EACH for (int r = 0; r < n_row; r++) {
@@ -49,7 +49,7 @@ INLINE void product_tile(const product *p, const size_t ld_x, const int n_row) {
         }
     }
     TILE_EACH for (int r = 0; r < n_row; r++) TILE_EACH for (int v = 0; v < V16_PROD_V; v++)
-        v16_store(y + r * ld_y + 16 * v, acc[r][v]);
+        v16_store(y + (size_t)r * ld_y + 16 * v, acc[r][v]);
 }
 
 INLINE void product_tile_ld(const product *p, const int n_row) {
