@@ -212,17 +212,19 @@ void lg_backend_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_t
 /* Copy the keys and values of page `from` to page `to`, so that a sequence can go on in the middle of a shared page. */
 void lg_backend_copy_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to);
 
-/* ---- pages and snapshots as bytes, for files (plan: page_bytes; snap_bytes / n_snap_part) ----
+/* ---- pages and snapshots as bytes, for files (plan: page_bytes; snap_bytes / n_snap_part); numbers are the owner's, as above ----
  *
  * What the first n_tok positions have not written is zero in what get_ gives.  May run on another thread beside a step as long as
  * nobody writes those positions of the page, or that snapshot. */
 
-void lg_backend_get_page(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to);
-void lg_backend_put_page(lg_backend *be, uint32_t page, const void *from);
-/* Part `part` of a snapshot that was taken after n_tok tokens. */
-void lg_backend_get_snap(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
+void lg_backend_get_page(const lg_backend *be, uint32_t owner, uint32_t page, uint32_t n_tok,
                          void *to);
-void lg_backend_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const void *from);
+void lg_backend_put_page(lg_backend *be, uint32_t owner, uint32_t page, const void *from);
+/* Part `part` of a snapshot that was taken after n_tok tokens. */
+void lg_backend_get_snap(const lg_backend *be, uint32_t owner, uint32_t snap, uint32_t n_tok,
+                         uint32_t part, void *to);
+void lg_backend_put_snap(lg_backend *be, uint32_t owner, uint32_t snap, uint32_t part,
+                         const void *from);
 
 /* ---- state of a slot, for tests ---- */
 
@@ -245,14 +247,16 @@ typedef struct lg_backend_ops {
     void (*save)(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok, uint32_t snap);
     void (*load)(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok, uint32_t snap);
     void (*copy_page)(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to);
-    void (*get_page)(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to);
-    void (*put_page)(lg_backend *be, uint32_t page, const void *from);
-    void (*get_snap)(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
+    void (*get_page)(const lg_backend *be, uint32_t owner, uint32_t page, uint32_t n_tok,
                      void *to);
-    void (*put_snap)(lg_backend *be, uint32_t snap, uint32_t part, const void *from);
+    void (*put_page)(lg_backend *be, uint32_t owner, uint32_t page, const void *from);
+    void (*get_snap)(const lg_backend *be, uint32_t owner, uint32_t snap, uint32_t n_tok,
+                     uint32_t part, void *to);
+    void (*put_snap)(lg_backend *be, uint32_t owner, uint32_t snap, uint32_t part,
+                     const void *from);
     /* Between two steps: a message to whoever keeps the files of an owner above 0, after all that was asked of it before, and the
-     * answer, at most cap_bytes; `patient`: however long that takes.  LG_OK, LG_E_COMM.  NULL: the pages of such owners reach no
-     * file. */
+     * answer, at most cap_bytes; `patient`: however long that takes.  LG_OK, LG_E_COMM.  The four calls above are for owner 0 alone
+     * then.  NULL: they are for all owners. */
     lg_status (*call)(lg_backend *be, uint32_t owner, bool patient, const void *msg,
                       size_t n_bytes, void *answer, size_t cap_bytes, size_t *n_answer);
 } lg_backend_ops;

@@ -2,6 +2,7 @@
  *
  * In:  the machine's memory, the model's shape, what the caller asked for.   Out: lg_budget.
  * Policy: docs/DECISIONS.md, "Memory".  Thread: any.  Memory: none.  Test: tests/unit/test_engine.c */
+#include "backend/pjrt/be.h"
 #include "engine/engine.h"
 #include "base/num.h"
 
@@ -182,8 +183,8 @@ static void cost(fit *f, uint32_t n_ctx, uint32_t n_seq, lg_budget *b) {
     b->guide_bytes = GUIDE_BYTES + (uint64_t)f->n_sample_vocab * GUIDE_ID_BYTES;
     f->own_bytes += b->guide_bytes;
     if (f->disk) {
-        uint32_t n_rank = f->dist ? f->dist->comm->n_rank : 1;
-        f->own_bytes += n_rank * lg_disk_memory(f->disk_limit / n_rank, n_ctx, &f->cost);
+        uint32_t n_home = f->dist ? f->dist->comm->n_rank : f->device ? f->device->n : 1;
+        f->own_bytes += n_home * lg_disk_memory(f->disk_limit / n_home, n_ctx, &f->cost);
     }
     f->fixed_bytes = f->weight_bytes + f->cost.scratch_bytes + n_seq * f->cost.slot_bytes +
                      f->own_bytes + f->cache_bytes;

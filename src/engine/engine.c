@@ -246,7 +246,7 @@ lg_status lg_step(lg_engine *eng) {
     if (eng->n_run == 0) {
         bool waits = false;
         for (uint32_t i = 0; i < eng->n_home; i++)
-            waits |= eng->home[i].disk && lg_disk_wait(eng->home[i].disk);
+            waits |= eng->home[i].disk && lg_disk_wait(eng->home[i].disk, eng->n_home);
         return eng->event_first || waits ? LG_OK : LG_AGAIN;
     }
     eng->sched.spent_us = lg_engine_now_us(eng) - start_us;
@@ -340,7 +340,9 @@ static void free_engine(lg_engine *eng) {
         eng->ended = seq->next;
         lg_seq_close(&seq);
     }
-    for (uint32_t i = 0; eng->home && i < eng->n_home; i++) lg_disk_close(&eng->home[i].disk);
+    const uint64_t until_us = lg_clock_us() + LG_DISK_CLOSE_US;
+    for (uint32_t i = 0; eng->home && i < eng->n_home; i++)
+        lg_disk_close(&eng->home[i].disk, until_us);
     if (eng->be) eng->parts.ops->close(&eng->be);
     lg_home_close(eng);
     lg_store_fini(&eng->store);

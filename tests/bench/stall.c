@@ -86,7 +86,7 @@ static void *real_page(lg_engine *eng) {
         if (lg_step(eng) < 0) exit(1);
         const lg_state *st = &eng->home->state;
         if (eng->n_run && eng->run[0]->n_done >= LG_PAGE_TOK)
-            eng->parts.ops->get_page(eng->be,
+            eng->parts.ops->get_page(eng->be, 0,
                                      st->page[(size_t)eng->run[0]->slot * st->max_page],
                                      LG_PAGE_TOK, bytes);
         while (lg_next_event(eng, &e) == LG_OK) over |= e.kind == LG_EVENT_DONE;
@@ -110,11 +110,11 @@ static void keep_depth(lg_engine *eng, uint32_t depth) {
     bench_fill(ids, depth, 1000);
     for (uint32_t i = 0; i < n_page; i++) {
         page[i] = lg_pages_take(t->pages);
-        eng->parts.ops->put_page(eng->be, page[i], bytes);
+        eng->parts.ops->put_page(eng->be, 0, page[i], bytes);
     }
     uint32_t snap = lg_prefix_reserve(t);
     for (uint32_t i = 0; i < plan.n_snap_part; i++)
-        eng->parts.ops->put_snap(eng->be, snap, i, state);
+        eng->parts.ops->put_snap(eng->be, 0, snap, i, state);
     LG_ASSERT(lg_prefix_keep(t, 0, ids, depth, page, snap));
     for (uint32_t i = 0; i < n_page; i++) lg_pages_drop(t->pages, page[i]);
     lg_mem_free(ids);

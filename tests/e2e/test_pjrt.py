@@ -107,12 +107,15 @@ class TwoDevices(Case):
 
 
 class Files(unittest.TestCase):
+    @staticmethod
+    def body(what="answer"):
+        return {"model": server.NAME, "temperature": 0, "max_tokens": 16, "chat_template_kwargs": {"enable_thinking": False},
+                "messages": [{"role": "system", "content": " ".join("Rule %d: %s shortly." % (i, what) for i in range(60))},
+                             {"role": "user", "content": "What is the capital of France?"}]}
+
     def test_restart(self):
         """Kept prefixes come back from files into the device, for the same answers; not where states have another type."""
-        body = {"model": server.NAME, "temperature": 0, "max_tokens": 16, "chat_template_kwargs": {"enable_thinking": False},
-                "messages": [{"role": "system", "content": " ".join("Rule %d: answer shortly." % i for i in range(60))},
-                             {"role": "user", "content": "What is the capital of France?"}]}
-        found = []
+        body, found = self.body(), []
         with tempfile.TemporaryDirectory() as folder:
             for more in "", "", ",state=bf16":
                 with open_server("--cache-dir", folder, more=more) as s:
@@ -123,6 +126,32 @@ class Files(unittest.TestCase):
         self.assertEqual(found[0][1], 0)
         self.assertGreater(found[1][1], a["usage"]["prompt_tokens"] - 64)
         self.assertEqual(found[2][1], 0)
+
+    def test_restart_of_two_devices(self):
+        """Each device has files of its own; they are not those of another number of devices."""
+        bodies = [self.body(what) for what in ("answer", "speak", "write", "reply")]
+        found = []
+        with tempfile.TemporaryDirectory() as folder:
+            for n in 2, 2, 1:
+                with open_server("--cache-dir", folder, n=n) as s:
+                    answers = [None] * len(bodies)
+
+                    def client(k):
+                        status, _, answers[k] = s.post("/v1/chat/completions", bodies[k], timeout=1200)
+                        self.assertEqual(status, 200, answers[k])
+
+                    server.in_threads([lambda k=k: client(k) for k in range(len(bodies))] if not found else
+                                      [lambda: [client(k) for k in range(len(bodies))]])
+                    found.append([(a["choices"][0]["message"]["content"], a["usage"]["prompt_tokens_details"]["cached_tokens"],
+                                   a["usage"]["prompt_tokens"]) for a in answers])
+                    s.stop()
+                    if n == 2:
+                        for where in folder, os.path.join(folder, "device-1"):
+                            self.assertTrue([name for name in os.listdir(where) if name.endswith(".kept")], where)
+        for first, second, other in zip(*found):
+            self.assertEqual(second[0], first[0])
+            self.assertGreater(second[1], second[2] - 64)
+        self.assertEqual(found[2][0][1], 0)
 
 
 class Bench(unittest.TestCase):

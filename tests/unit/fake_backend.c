@@ -181,25 +181,27 @@ static void fake_copy_page(lg_backend *b, uint32_t owner, uint32_t from, uint32_
     memcpy(page_of(b, owner, to), page_of(b, owner, from), LG_PAGE_TOK * sizeof *b->page);
 }
 
-static void fake_get_page(const lg_backend *b, uint32_t page, uint32_t n_tok, void *to) {
+static void fake_get_page(const lg_backend *b, uint32_t owner, uint32_t page, uint32_t n_tok,
+                          void *to) {
     memset(to, 0, 1000);
     if (b->m->get_page_us) lg_clock_sleep_us(b->m->get_page_us);
-    memcpy(to, b->page + (size_t)page * LG_PAGE_TOK, n_tok * sizeof *b->page);
+    memcpy(to, page_of(b, owner, page), n_tok * sizeof *b->page);
 }
 
-static void fake_put_page(lg_backend *b, uint32_t page, const void *from) {
-    memcpy(b->page + (size_t)page * LG_PAGE_TOK, from, LG_PAGE_TOK * sizeof *b->page);
+static void fake_put_page(lg_backend *b, uint32_t owner, uint32_t page, const void *from) {
+    memcpy(page_of(b, owner, page), from, LG_PAGE_TOK * sizeof *b->page);
 }
 
-static void fake_get_snap(const lg_backend *b, uint32_t snap, uint32_t n_tok, uint32_t part,
-                          void *to) {
+static void fake_get_snap(const lg_backend *b, uint32_t owner, uint32_t snap, uint32_t n_tok,
+                          uint32_t part, void *to) {
     LG_ASSERT(n_tok > 0 && part < 2);
     memset(to, 0, 1000);
-    if (part) memcpy(to, &b->snap[snap], sizeof *b->snap);
+    if (part) memcpy(to, snap_of(b, owner, snap), sizeof *b->snap);
 }
 
-static void fake_put_snap(lg_backend *b, uint32_t snap, uint32_t part, const void *from) {
-    if (part) memcpy(&b->snap[snap], from, sizeof *b->snap);
+static void fake_put_snap(lg_backend *b, uint32_t owner, uint32_t snap, uint32_t part,
+                          const void *from) {
+    if (part) memcpy(snap_of(b, owner, snap), from, sizeof *b->snap);
 }
 
 const lg_backend_ops *fake_ops(void) {

@@ -39,8 +39,10 @@ void test_restored(void **state) {
                                      .dir = dir});
             run_all(b, pass);
             expect_same(b, pass ? "restored, little memory" : "restored");
+            /* In company another home may have been sooner than the files'. */
+            bool free_home = pass == 0 && b->eng->n_home > 1;
             for (uint32_t i = 0; i < b->n_text; i++)
-                assert_true(b->got[i].n_cached + 64 >= b->text[i].n_id);
+                assert_true(free_home || b->got[i].n_cached + 64 >= b->text[i].n_id);
             lg_get_stats(b->eng, &st);
             assert_true(st.n_file_tok > 0);
             assert_int_equal(st.n_file_refused, 0);

@@ -16,18 +16,21 @@ static float worst; /* largest difference of two logits since this was said last
 
 /* ---- this processor as a target ---- */
 
-static void drop_state(lg_backend *be, uint32_t slot) {
+static void drop_state(lg_backend *be, uint32_t owner, uint32_t slot) {
+    LG_ASSERT(owner == 0);
     for (uint32_t l = 0; l < be->cfg->n_layer; l++)
         if (be->cfg->layer[l] == LG_LAYER_GDN)
             memset(lg_cpu_slot(be, slot, l), 0, be->lay.conv * sizeof(float));
 }
 
-static void drop_snap(lg_backend *be, uint32_t snap, uint32_t part) {
+static void drop_snap(lg_backend *be, uint32_t owner, uint32_t snap, uint32_t part) {
+    LG_ASSERT(owner == 0);
     memset(be->snap + snap * be->lay.slot + part * be->lay.gdn, 0,
            be->lay.conv * sizeof(float));
 }
 
-static void drop_page(lg_backend *be, uint32_t page) {
+static void drop_page(lg_backend *be, uint32_t owner, uint32_t page) {
+    LG_ASSERT(owner == 0);
     memset(be->page + page * be->lay.page, 0, be->lay.page / 2);
 }
 
@@ -86,17 +89,18 @@ static lg_status noting_step(lg_backend *be, const lg_batch *batch, lg_step_out 
 static void faulty_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_tok,
                         uint32_t snap) {
     under.ops->load(be, owner, slot, n_tok, snap);
-    if (fault == DROP_STATE) under.drop_state(be, slot);
+    if (fault == DROP_STATE) under.drop_state(be, owner, slot);
 }
 
-static void faulty_put_page(lg_backend *be, uint32_t page, const void *from) {
-    under.ops->put_page(be, page, from);
-    if (fault == FILE_PAGES) under.drop_page(be, page);
+static void faulty_put_page(lg_backend *be, uint32_t owner, uint32_t page, const void *from) {
+    under.ops->put_page(be, owner, page, from);
+    if (fault == FILE_PAGES) under.drop_page(be, owner, page);
 }
 
-static void faulty_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const void *from) {
-    under.ops->put_snap(be, snap, part, from);
-    if (fault == FILE_STATE) under.drop_snap(be, snap, part);
+static void faulty_put_snap(lg_backend *be, uint32_t owner, uint32_t snap, uint32_t part,
+                            const void *from) {
+    under.ops->put_snap(be, owner, snap, part, from);
+    if (fault == FILE_STATE) under.drop_snap(be, owner, snap, part);
 }
 
 /* A device gets the same sizes every time, so that programs are compiled once; the engine keeps to its own. */
@@ -186,7 +190,8 @@ void open_bench(bench *b, const setting *s) {
                              .pool = s->one_thread ? single : pool,
                              .n_thread = s->one_thread ? 1 : 2,
                              .tok = tok,
-                             .name = b->name};
+                             .name = b->name,
+                             .n_owner = under.n_home};
     bool less = under.device != NULL;
     lg_options opt = {.n_ctx = less ? 512 : 1024,
                       .n_seq = less && s->n_seq > 8 ? 8 : s->n_seq,
@@ -261,8 +266,9 @@ void fetch(bench *b) {
 void run(bench *b) {
     while (lg_step(b->eng) == LG_OK) {
         fetch(b);
-        if (b->eng->home->disk)
-            lg_disk_flush(b->eng->home->disk); /* nothing shall be left out */
+        for (uint32_t i = 0; i < b->eng->n_home; i++)
+            if (b->eng->home[i].disk)
+                lg_disk_flush(b->eng->home[i].disk); /* nothing shall be left out */
     }
     fetch(b);
 }
@@ -314,16 +320,35 @@ void expect_same(const bench *b, const char *axis) {
     worst = 0;
 }
 
-static void assert_ledger(const bench *b) {
+void forget(bench *b) {
+    for (uint32_t i = 0; i < b->eng->n_home; i++) lg_prefix_clear(&b->eng->home[i].prefix);
+}
+
+static void assert_ledger(bench *b) {
+    const lg_backend_opt *opt = &b->eng->parts.budget.opt; /* of each home */
+    uint32_t n_home = b->eng->n_home;
     lg_stats st;
     lg_get_stats(b->eng, &st);
-    assert_int_equal(st.n_page_free, b->eng->info.n_page);
-    assert_int_equal(st.n_slot_free, b->eng->info.n_seq);
-    assert_int_equal(st.n_snapshot + b->eng->home->prefix.n_snap_free, b->eng->info.n_snapshot);
-    lg_prefix_clear(&b->eng->home->prefix);
-    assert_int_equal(b->eng->home->state.pages.n_free, b->eng->info.n_page);
-    assert_int_equal(b->eng->home->prefix.n_node_free, b->eng->home->prefix.n_node);
-    assert_int_equal(b->eng->home->prefix.n_snap_free, b->eng->info.n_snapshot);
+    assert_int_equal(b->eng->info.n_page, opt->n_page * n_home);
+    assert_int_equal(st.n_page_free, opt->n_page * n_home);
+    assert_int_equal(st.n_slot_free, opt->n_slot * n_home);
+    uint32_t n_kept = 0;
+    for (uint32_t i = 0; i < n_home; i++) {
+        const lg_home *h = &b->eng->home[i];
+        assert_int_equal(h->n_run, 0);
+        assert_int_equal(h->state.n_slot_free, opt->n_slot);
+        assert_int_equal(h->state.pages.n_free + h->state.pages.n_cached, opt->n_page);
+        assert_int_equal(h->prefix.n_kept + h->prefix.n_snap_free, opt->n_snap);
+        n_kept += h->prefix.n_kept;
+    }
+    assert_int_equal(st.n_snapshot, n_kept);
+    forget(b);
+    for (uint32_t i = 0; i < n_home; i++) {
+        const lg_home *h = &b->eng->home[i];
+        assert_int_equal(h->state.pages.n_free, opt->n_page);
+        assert_int_equal(h->prefix.n_node_free, h->prefix.n_node);
+        assert_int_equal(h->prefix.n_snap_free, opt->n_snap);
+    }
 }
 
 void close_bench(bench *b) {

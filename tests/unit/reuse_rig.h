@@ -48,10 +48,11 @@ typedef struct target {
     const lg_backend_ops *ops;
     struct lg_pjrt_device *device; /* NULL: this processor */
     float slack;
-    /* the faults: zero the recurrent state of a slot, of a snapshot's part; half of a page */
-    void (*drop_state)(lg_backend *be, uint32_t slot);
-    void (*drop_snap)(lg_backend *be, uint32_t snap, uint32_t part);
-    void (*drop_page)(lg_backend *be, uint32_t page);
+    uint32_t n_home; /* owners of pools; 0: one */
+    /* the faults: zero the recurrent state of an owner's slot, of a snapshot's part; half of a page */
+    void (*drop_state)(lg_backend *be, uint32_t owner, uint32_t slot);
+    void (*drop_snap)(lg_backend *be, uint32_t owner, uint32_t snap, uint32_t part);
+    void (*drop_page)(lg_backend *be, uint32_t owner, uint32_t page);
 } target;
 extern target under; /* this processor, until another is set */
 
@@ -81,7 +82,10 @@ int open_all(void **state);
 int close_all(void **state);
 
 void open_bench(bench *b, const setting *s);
-void close_bench(bench *b); /* and the ledger of slots, pages and snapshots */
+void close_bench(bench *b); /* and the ledger of slots, pages and snapshots of every home */
+
+/* Nothing is kept in memory any more. */
+void forget(bench *b);
 
 /* Ask for prompt i, of whose answer n_produced ids are known. */
 uint64_t submit(bench *b, uint32_t i, uint32_t n_produced);

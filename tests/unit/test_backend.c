@@ -210,14 +210,14 @@ static void test_pages_and_snapshots_as_bytes(void **state) {
         rig_seq start = {0, 0, page, 1, text, n, 0}, next = {0, n, page, 1, text + n, 1, 1};
         rig_step(be, &start, 1, &out);
         lg_backend_save(be, 0, 0, n, 1);
-        lg_backend_get_page(be, page[0], n, bytes);
+        lg_backend_get_page(be, 0, page[0], n, bytes);
         for (size_t i = 0; i < plan.page_bytes / 4; i++)
             assert_true(((const float *)(void *)bytes)[i] == ((const float *)(void *)bytes)[i]);
-        lg_backend_put_page(be, page[1], bytes);
+        lg_backend_put_page(be, 0, page[1], bytes);
         for (uint32_t i = 0; i < plan.n_snap_part; i++) {
-            lg_backend_get_snap(be, 1, n, i, part);
+            lg_backend_get_snap(be, 0, 1, n, i, part);
             for (size_t k = 0; k < part_bytes / 4; k++) assert_true(part[k] == part[k]);
-            lg_backend_put_snap(be, 0, i, part);
+            lg_backend_put_snap(be, 0, 0, i, part);
         }
         rig_step(be, &next, 1, &out);
         memcpy(want, out.logits, n_vocab * sizeof *want);

@@ -6,6 +6,7 @@
 
 #include "base/num.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,6 +154,122 @@ static void test_answers_do_not_depend_on_homes(void **state) {
     }
 }
 
+/* ---- files ---- */
+
+#define N_FILE_TEXT 24
+
+/* Files of kept texts in a folder; with `at` > 0 a bit of each is turned there. */
+static uint32_t files_in(const char *dir, long at) {
+    uint32_t n = 0, to;
+    uint64_t hash;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (const struct dirent *e; (e = readdir(d));) {
+        char path[400];
+        if (!lg_disk_parse_name(e->d_name, &hash, &to)) continue;
+        n++;
+        if (at == 0) continue;
+        snprintf(path, sizeof path, "%s/%.40s", dir, e->d_name);
+        FILE *f = fopen(path, "r+b");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, at, SEEK_SET), 0);
+        int c = fgetc(f);
+        assert_int_equal(fseek(f, at, SEEK_SET), 0);
+        assert_int_equal(fputc(c ^ 2, f), c ^ 2);
+        assert_int_equal(fclose(f), 0);
+    }
+    closedir(d);
+    return n;
+}
+
+static void run_flushing(rig *r) {
+    while (lg_step(r->eng) == LG_OK) {
+        rig_fetch(r->eng);
+        for (uint32_t h = 0; h < r->eng->n_home; h++) lg_disk_flush(r->eng->home[h].disk);
+    }
+    rig_fetch(r->eng);
+}
+
+/* A life over `dir`: every text, all at once or alone.  stats: at its end. */
+static void live_with_files(const char *dir, uint32_t n_owner, bool alone, answer *a,
+                            lg_stats *stats) {
+    static uint32_t ids[N_FILE_TEXT][320];
+    rig r;
+    lg_options opt = {.n_seq = 2, .n_ctx = 512, .n_batch_tok = 48, .cache_dir = dir};
+    lg_err err = {0};
+    rig_init(&r);
+    r.m.n_owner = n_owner;
+    r.disk = (lg_disk_opt){.dir = dir, .always = true};
+    if (rig_open(&r, &opt, &err) != LG_OK) fail_msg("%s", err.msg);
+    for (uint32_t i = 0; i < N_FILE_TEXT; i++) {
+        uint32_t n = 30 + 12 * i;
+        fill(ids[i], n, 300 + i);
+        submit(&r, ids[i], n, 3, &a[i]);
+        if (alone) run_flushing(&r);
+    }
+    run_flushing(&r);
+    lg_get_stats(r.eng, stats);
+    assert_int_equal(stats->n_page_free, r.eng->info.n_page);
+    assert_int_equal(stats->n_slot_free, r.eng->info.n_seq);
+    rig_fini(&r);
+}
+
+static uint32_t n_cached(const answer *a) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < N_FILE_TEXT; i++) n += a[i].end.n_cached;
+    return n;
+}
+
+static void expect_same(const answer *a, const answer *b) {
+    for (uint32_t i = 0; i < N_FILE_TEXT; i++) {
+        assert_true(a[i].done && b[i].done && a[i].n_token == 3 && b[i].n_token == 3);
+        assert_memory_equal(a[i].token, b[i].token, sizeof a[i].token[0] * 3);
+    }
+}
+
+/* Each home has files in a folder of its own, and a text goes where its files are. */
+static void test_each_home_has_files(void **state) {
+    (void)state;
+    char dir[64] = "/tmp/lignum-home-XXXXXX", of[3][80], command[100];
+    uint32_t n[3], most = 0;
+    lg_stats st;
+    assert_non_null(mkdtemp(dir));
+    snprintf(of[0], sizeof of[0], "%s", dir);
+    for (uint32_t h = 1; h < 3; h++) snprintf(of[h], sizeof of[h], "%s/device-%u", dir, h);
+    live_with_files(dir, 3, false, answers[0], &st);
+    assert_int_equal(n_cached(answers[0]), 0);
+    for (uint32_t h = 0; h < 3; h++) assert_true((n[h] = files_in(of[h], 0)) > 3);
+    assert_int_equal(st.n_file_written, n[0] + n[1] + n[2]);
+    assert_int_equal(st.n_file_skipped, 0);
+    /* Restarted, alone: all but the last id of each. */
+    live_with_files(dir, 3, true, answers[1], &st);
+    expect_same(answers[0], answers[1]);
+    for (uint32_t i = 0; i < N_FILE_TEXT; i++) most += 30 + 12 * i - 1;
+    assert_int_equal(n_cached(answers[1]), most);
+    assert_true(st.n_file_tok >= most);
+    assert_int_equal(st.n_file_refused, 0);
+    /* Restarted, in company: where another home would be sooner, files are not read. */
+    live_with_files(dir, 3, false, answers[1], &st);
+    expect_same(answers[0], answers[1]);
+    assert_true(n_cached(answers[1]) > 0);
+    assert_int_equal(st.n_file_refused, 0);
+    /* What is damaged is removed: found at the start (heads), and when it is read (ids). */
+    for (uint32_t h = 1; h < 3; h++) {
+        uint32_t n_bad = files_in(of[h], h == 1 ? 20 : 300);
+        assert_true(n_bad > 3);
+        live_with_files(dir, 3, true, answers[1], &st);
+        expect_same(answers[0], answers[1]);
+        assert_true(n_cached(answers[1]) > 0);
+        assert_true(st.n_file_refused > 0 && st.n_file_refused <= n_bad);
+    }
+    /* Fewer homes find what is in their folders. */
+    live_with_files(dir, 2, true, answers[1], &st);
+    expect_same(answers[0], answers[1]);
+    assert_true(n_cached(answers[1]) > 0 && st.n_file_refused == 0);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
 /* ---- prompts that begin together ---- */
 
 #define N_HOME 4
@@ -288,6 +405,7 @@ int main(void) {
         cmocka_unit_test(test_prompts_begin_together),
         cmocka_unit_test(test_rows_are_shared_by_homes),
         cmocka_unit_test(test_answers_do_not_depend_on_homes),
+        cmocka_unit_test(test_each_home_has_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,52 +3,53 @@
  *
  * A device's sums have the order of its programs, and which program a row is in depends on its company; so logits are compared within a
  * slack, and ids but for near-ties (reuse_rig.h).  Each mutation must show beyond it.  Weights and keys are F32, so that what differs is
- * the order of sums alone.  All axes with rows of prompts and answers in programs of their own; some with mixed programs. */
+ * the order of sums alone.  All axes with rows of prompts and answers in programs of their own; some with mixed programs; some, and those with files,
+ * on two devices, each with sequences, kept texts and a folder of its own. */
 #include "backend/pjrt/be.h"
 #include "pjrt_rig.h"
 #include "reuse_rig.h"
 
 /* ---- faults.  Files are read on another thread, so a fault takes the lock as what it follows does. ---- */
 
-/* The bytes of a state are S, then the convolution's rows: S is zeroed in row `at`. */
-static void drop_row(lg_backend *handle, uint32_t at) {
+/* The bytes of a state are S, then the convolution's rows: S is zeroed in row `at` of a device. */
+static void drop_row(lg_backend *handle, uint32_t owner, uint32_t at) {
     lg_pjrt_be *be = lg_pjrt_be_of(handle);
     lg_err err;
     size_t row = 0;
     uint8_t *bytes = lg_mem_alloc(lg_pjrt_unit_bytes(be, true));
     assert_non_null(bytes);
     pthread_mutex_lock(&be->lock);
-    assert_int_equal(lg_pjrt_unit_get(be, 0, true, at, bytes, &err), LG_OK);
+    assert_int_equal(lg_pjrt_unit_get(be, owner, true, at, bytes, &err), LG_OK);
     for (uint32_t p = 0; p < be->n_pool; p++) {
         const lg_pjrt_arg *a = &be->sig->arg[be->pool_arg[p]];
         if (a->pool == LG_PJRT_POOL_S)
             row = lg_pjrt_dims_bytes(&a->dims) / (size_t)a->dims.dim[a->unit_dim];
     }
     memset(bytes, 0, row);
-    assert_int_equal(lg_pjrt_unit_put(be, 0, true, at, bytes, &err), LG_OK);
+    assert_int_equal(lg_pjrt_unit_put(be, owner, true, at, bytes, &err), LG_OK);
     pthread_mutex_unlock(&be->lock);
     lg_mem_free(bytes);
 }
 
-static void drop_state(lg_backend *be, uint32_t slot) {
-    drop_row(be, slot);
+static void drop_state(lg_backend *be, uint32_t owner, uint32_t slot) {
+    drop_row(be, owner, slot);
 }
 
-static void drop_snap(lg_backend *be, uint32_t snap, uint32_t part) {
+static void drop_snap(lg_backend *be, uint32_t owner, uint32_t snap, uint32_t part) {
     (void)part;
-    drop_row(be, lg_pjrt_be_of(be)->opt.n_slot + snap);
+    drop_row(be, owner, lg_pjrt_be_of(be)->opt.n_slot + snap);
 }
 
-static void drop_page(lg_backend *handle, uint32_t page) {
+static void drop_page(lg_backend *handle, uint32_t owner, uint32_t page) {
     lg_pjrt_be *be = lg_pjrt_be_of(handle);
     lg_err err;
     size_t n = lg_pjrt_unit_bytes(be, false);
     uint8_t *bytes = lg_mem_alloc(n);
     assert_non_null(bytes);
     pthread_mutex_lock(&be->lock);
-    assert_int_equal(lg_pjrt_unit_get(be, 0, false, page, bytes, &err), LG_OK);
+    assert_int_equal(lg_pjrt_unit_get(be, owner, false, page, bytes, &err), LG_OK);
     memset(bytes, 0, n / 2);
-    assert_int_equal(lg_pjrt_unit_put(be, 0, false, page, bytes, &err), LG_OK);
+    assert_int_equal(lg_pjrt_unit_put(be, owner, false, page, bytes, &err), LG_OK);
     pthread_mutex_unlock(&be->lock);
     lg_mem_free(bytes);
 }
@@ -71,12 +72,26 @@ static int open_device(const char *more) {
                      .drop_snap = drop_snap,
                      .drop_page = drop_page};
     lg_status st = lg_pjrt_device_open(lg_buf_str(&spec), &under.device, &err);
-    if (st != LG_OK) printf("%s\n", err.msg);
+    if (st == LG_OK)
+        under.n_home = under.device->n;
+    else
+        printf("%s\n", err.msg);
     lg_buf_fini(&spec);
     return st != LG_OK;
 }
 
-/* An argument: only tests with this name, '*' allowed. */
+/* One group, on a device of its own.  0 as well where there is no plugin. */
+#define GROUP(name, options)                                                                   \
+    do {                                                                                       \
+        if (!failed && (argc < 3 || strcmp(argv[2], #name) == 0))                              \
+            failed = open_device(options);                                                     \
+        if (!failed && under.device)                                                           \
+            failed = cmocka_run_group_tests_name(#name, name, open_all, close_all);            \
+        there |= under.device != NULL;                                                         \
+        lg_pjrt_device_close(&under.device);                                                   \
+    } while (0)
+
+/* Arguments: only tests with this name, '*' allowed; only this group. */
 int main(int argc, char **argv) {
     const struct CMUnitTest apart[] = {
         cmocka_unit_test(test_warm_and_batched), cmocka_unit_test(test_split),
@@ -90,14 +105,16 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_put_back),
     };
+    const struct CMUnitTest two[] = {
+        cmocka_unit_test(test_warm_and_batched), cmocka_unit_test(test_after_evictions),
+        cmocka_unit_test(test_put_back),         cmocka_unit_test(test_restored),
+        cmocka_unit_test(test_mutations_show),   cmocka_unit_test(test_mutated_files_show),
+    };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    int failed = open_device("");
-    if (failed) return failed;
-    if (!under.device) return 77;
-    failed = cmocka_run_group_tests(apart, open_all, close_all);
-    lg_pjrt_device_close(&under.device);
-    if (!failed) failed = open_device(",mixed=true");
-    if (!failed) failed = cmocka_run_group_tests_name("mixed", mixed, open_all, close_all);
-    lg_pjrt_device_close(&under.device);
-    return failed;
+    int failed = 0;
+    bool there = false;
+    GROUP(apart, "");
+    GROUP(mixed, ",mixed=true");
+    GROUP(two, ",devices=2,cpu_device_count=2");
+    return failed ? failed : there ? 0 : 77;
 }

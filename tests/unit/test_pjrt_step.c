@@ -267,10 +267,10 @@ static void test_snapshots(void **state) {
             ops->copy_page(m.be, 0, pages[0][1], 23);
             ops->load(m.be, 0, 4, 100, 1);
         } else {
-            ops->get_page(m.be, pages[0][1], 36, page);
-            ops->put_page(m.be, 5, page);
-            ops->get_snap(m.be, 1, 100, 0, snap);
-            ops->put_snap(m.be, 2, 0, snap);
+            ops->get_page(m.be, 0, pages[0][1], 36, page);
+            ops->put_page(m.be, 0, 5, page);
+            ops->get_snap(m.be, 0, 1, 100, 0, snap);
+            ops->put_snap(m.be, 0, 2, 0, snap);
             ops->load(m.be, 0, 1, 100, 2);
         }
         seq t = {.slot = way == 0 ? 4u : 1u, .pos = 100, .page = table};

@@ -115,15 +115,16 @@ void lg_backend_copy_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_
 
 /* ---- as bytes ---- */
 
-void lg_backend_get_page(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to) {
-    LG_ASSERT(page < be->opt.n_page);
+void lg_backend_get_page(const lg_backend *be, uint32_t owner, uint32_t page, uint32_t n_tok,
+                         void *to) {
+    LG_ASSERT(owner == 0 && page < be->opt.n_page);
     const uint8_t *from = be->page + page * be->lay.page;
     for (size_t at = 0; at < be->lay.page; at += be->lay.kv)
         lg_kv_copy(be->opt.kv, be->cfg->d_head, n_tok, from + at, (uint8_t *)to + at);
 }
 
-void lg_backend_put_page(lg_backend *be, uint32_t page, const void *from) {
-    LG_ASSERT(page < be->opt.n_page);
+void lg_backend_put_page(lg_backend *be, uint32_t owner, uint32_t page, const void *from) {
+    LG_ASSERT(owner == 0 && page < be->opt.n_page);
     memcpy(be->page + page * be->lay.page, from, be->lay.page);
 }
 
@@ -141,9 +142,9 @@ static void clear_open(const lg_backend *be, uint32_t n_tok, float *to) {
     }
 }
 
-void lg_backend_get_snap(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
-                         void *to) {
-    LG_ASSERT(snap < be->opt.n_snap && part < be->lay.n_gdn && n_tok > 0);
+void lg_backend_get_snap(const lg_backend *be, uint32_t owner, uint32_t snap, uint32_t n_tok,
+                         uint32_t part, void *to) {
+    LG_ASSERT(owner == 0 && snap < be->opt.n_snap && part < be->lay.n_gdn && n_tok > 0);
     memset(to, 0, be->lay.gdn * sizeof(float));
     for (uint32_t kh = 0; kh < be->cfg->n_k_head; kh++)
         lg_cpu_snap_head(be, kh, n_tok, be->snap + snap * be->lay.slot + part * be->lay.gdn,
@@ -151,8 +152,9 @@ void lg_backend_get_snap(const lg_backend *be, uint32_t snap, uint32_t n_tok, ui
     clear_open(be, n_tok, to);
 }
 
-void lg_backend_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const void *from) {
-    LG_ASSERT(snap < be->opt.n_snap && part < be->lay.n_gdn);
+void lg_backend_put_snap(lg_backend *be, uint32_t owner, uint32_t snap, uint32_t part,
+                         const void *from) {
+    LG_ASSERT(owner == 0 && snap < be->opt.n_snap && part < be->lay.n_gdn);
     memcpy(be->snap + snap * be->lay.slot + part * be->lay.gdn, from,
            be->lay.gdn * sizeof(float));
 }

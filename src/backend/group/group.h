@@ -158,12 +158,14 @@ void lg_leader_load(lg_backend *be, uint32_t owner, uint32_t slot, uint32_t n_to
                     uint32_t snap);
 void lg_leader_copy_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_t to);
 
-/* Of rank 0's own pools. */
-void lg_leader_get_page(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to);
-void lg_leader_put_page(lg_backend *be, uint32_t page, const void *from);
-void lg_leader_get_snap(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
+/* Of rank 0's own pools: owner is 0. */
+void lg_leader_get_page(const lg_backend *be, uint32_t owner, uint32_t page, uint32_t n_tok,
                         void *to);
-void lg_leader_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const void *from);
+void lg_leader_put_page(lg_backend *be, uint32_t owner, uint32_t page, const void *from);
+void lg_leader_get_snap(const lg_backend *be, uint32_t owner, uint32_t snap, uint32_t n_tok,
+                        uint32_t part, void *to);
+void lg_leader_put_snap(lg_backend *be, uint32_t owner, uint32_t snap, uint32_t part,
+                        const void *from);
 
 /* A message to what a member was given as lg_member_calls, and its answer. */
 lg_status lg_leader_call(lg_backend *be, uint32_t owner, bool patient, const void *msg,

@@ -249,21 +249,27 @@ void lg_leader_copy_page(lg_backend *be, uint32_t owner, uint32_t from, uint32_t
         command(of(be), owner, LG_CMD_COPY, from, to, 0, NULL, 0);
 }
 
-void lg_leader_get_page(const lg_backend *be, uint32_t page, uint32_t n_tok, void *to) {
-    lg_backend_get_page(((const leader *)(const void *)be)->own, page, n_tok, to);
-}
-
-void lg_leader_put_page(lg_backend *be, uint32_t page, const void *from) {
-    lg_backend_put_page(of(be)->own, page, from);
-}
-
-void lg_leader_get_snap(const lg_backend *be, uint32_t snap, uint32_t n_tok, uint32_t part,
+void lg_leader_get_page(const lg_backend *be, uint32_t owner, uint32_t page, uint32_t n_tok,
                         void *to) {
-    lg_backend_get_snap(((const leader *)(const void *)be)->own, snap, n_tok, part, to);
+    LG_ASSERT(owner == 0);
+    lg_backend_get_page(((const leader *)(const void *)be)->own, 0, page, n_tok, to);
 }
 
-void lg_leader_put_snap(lg_backend *be, uint32_t snap, uint32_t part, const void *from) {
-    lg_backend_put_snap(of(be)->own, snap, part, from);
+void lg_leader_put_page(lg_backend *be, uint32_t owner, uint32_t page, const void *from) {
+    LG_ASSERT(owner == 0);
+    lg_backend_put_page(of(be)->own, 0, page, from);
+}
+
+void lg_leader_get_snap(const lg_backend *be, uint32_t owner, uint32_t snap, uint32_t n_tok,
+                        uint32_t part, void *to) {
+    LG_ASSERT(owner == 0);
+    lg_backend_get_snap(((const leader *)(const void *)be)->own, 0, snap, n_tok, part, to);
+}
+
+void lg_leader_put_snap(lg_backend *be, uint32_t owner, uint32_t snap, uint32_t part,
+                        const void *from) {
+    LG_ASSERT(owner == 0);
+    lg_backend_put_snap(of(be)->own, 0, snap, part, from);
 }
 
 lg_status lg_leader_call(lg_backend *be, uint32_t owner, bool patient, const void *msg,

@@ -278,20 +278,23 @@ static void be_copy_page(lg_backend *handle, uint32_t owner, uint32_t from, uint
 }
 
 /* A unit as bytes; a device that failed gives zeros. */
-static void get_unit(lg_pjrt_be *be, bool state, uint32_t at, void *to) {
+static void get_unit(lg_pjrt_be *be, uint32_t owner, bool state, uint32_t at, void *to) {
     lg_err err = {0};
+    LG_ASSERT(owner < be->model.n_device);
     pthread_mutex_lock(&be->lock);
-    lg_status st = be->lost ? LG_E_BACKEND : lg_pjrt_unit_get(be, 0, state, at, to, &err);
+    lg_status st = be->lost ? LG_E_BACKEND : lg_pjrt_unit_get(be, owner, state, at, to, &err);
     pthread_mutex_unlock(&be->lock);
     if (st != LG_OK) memset(to, 0, lg_pjrt_unit_bytes(be, state));
     if (!be->lost) note(be, st, &err);
 }
 
-static void put_unit(lg_pjrt_be *be, bool state, uint32_t at, const void *from) {
+static void put_unit(lg_pjrt_be *be, uint32_t owner, bool state, uint32_t at,
+                     const void *from) {
     lg_err err = {0};
+    LG_ASSERT(owner < be->model.n_device);
     if (be->lost) return;
     pthread_mutex_lock(&be->lock);
-    note(be, lg_pjrt_unit_put(be, 0, state, at, from, &err), &err);
+    note(be, lg_pjrt_unit_put(be, owner, state, at, from, &err), &err);
     pthread_mutex_unlock(&be->lock);
 }
 
@@ -300,10 +303,11 @@ static lg_pjrt_be *of_const(const lg_backend *handle) {
     return (lg_pjrt_be *)(uintptr_t)handle;
 }
 
-static void be_get_page(const lg_backend *handle, uint32_t page, uint32_t n_tok, void *to) {
+static void be_get_page(const lg_backend *handle, uint32_t owner, uint32_t page, uint32_t n_tok,
+                        void *to) {
     lg_pjrt_be *be = of_const(handle);
     LG_ASSERT(page < be->opt.n_page && n_tok <= LG_PAGE_TOK);
-    get_unit(be, false, page, to);
+    get_unit(be, owner, false, page, to);
     uint8_t *p = to;
     for (uint32_t i = 0; i < be->n_pool; i++) {
         const lg_pjrt_arg *a = &be->sig->arg[be->pool_arg[i]];
@@ -317,23 +321,24 @@ static void be_get_page(const lg_backend *handle, uint32_t page, uint32_t n_tok,
     }
 }
 
-static void be_put_page(lg_backend *handle, uint32_t page, const void *from) {
+static void be_put_page(lg_backend *handle, uint32_t owner, uint32_t page, const void *from) {
     lg_pjrt_be *be = lg_pjrt_be_of(handle);
     LG_ASSERT(page < be->opt.n_page);
-    put_unit(be, false, page, from);
+    put_unit(be, owner, false, page, from);
 }
 
-static void be_get_snap(const lg_backend *handle, uint32_t snap, uint32_t n_tok, uint32_t part,
-                        void *to) {
+static void be_get_snap(const lg_backend *handle, uint32_t owner, uint32_t snap, uint32_t n_tok,
+                        uint32_t part, void *to) {
     lg_pjrt_be *be = of_const(handle);
     LG_ASSERT(snap < be->opt.n_snap && part == 0 && n_tok > 0);
-    get_unit(be, true, be->opt.n_slot + snap, to);
+    get_unit(be, owner, true, be->opt.n_slot + snap, to);
 }
 
-static void be_put_snap(lg_backend *handle, uint32_t snap, uint32_t part, const void *from) {
+static void be_put_snap(lg_backend *handle, uint32_t owner, uint32_t snap, uint32_t part,
+                        const void *from) {
     lg_pjrt_be *be = lg_pjrt_be_of(handle);
     LG_ASSERT(snap < be->opt.n_snap && part == 0);
-    put_unit(be, true, be->opt.n_slot + snap, from);
+    put_unit(be, owner, true, be->opt.n_slot + snap, from);
 }
 
 const lg_backend_ops *lg_backend_pjrt(void) {

@@ -194,6 +194,7 @@ uint64_t lg_pjrt_device_memory(const lg_pjrt_device *d) {
 
 uint64_t lg_pjrt_device_build(const lg_pjrt_device *d) {
     const uint64_t v[] = {lg_pjrt_plugin_build(d->plugin),
+                          d->n,
                           d->weight,
                           d->state,
                           d->experts,

@@ -53,11 +53,11 @@ static bool copy(void *ctx, bool snap, uint32_t i, void *buf) {
     pthread_mutex_lock(&d->copying);
     bool ok = !job->given_up;
     if (ok && snap) {
-        d->ops->get_snap(d->be, job->snap, h->to, i, buf);
+        d->ops->get_snap(d->be, d->owner, job->snap, h->to, i, buf);
     } else if (ok) {
         uint32_t first = (h->from / LG_PAGE_TOK + i) * LG_PAGE_TOK;
         uint32_t n = h->to - first < LG_PAGE_TOK ? h->to - first : LG_PAGE_TOK;
-        d->ops->get_page(d->be, d->page.p[job->page_at + i], n, buf);
+        d->ops->get_page(d->be, d->owner, d->page.p[job->page_at + i], n, buf);
     }
     pthread_mutex_unlock(&d->copying);
     return ok;
@@ -108,7 +108,7 @@ static lg_disk_job *job_at(lg_disk *d, uint32_t i) {
 }
 
 static void push(lg_disk *d) {
-    if (d->owner) lg_disk_far_push(d, job_at(d, d->end));
+    if (d->far) lg_disk_far_push(d, job_at(d, d->end));
     pthread_mutex_lock(&d->lock);
     d->end++;
     if (d->dead) d->next = d->end;
@@ -120,7 +120,7 @@ static void push(lg_disk *d) {
 static void remove_file(lg_disk *d, uint64_t hash, uint32_t to) {
     lg_disk_job now = {.remove = true, .entry = NONE, .head = {.hash = hash, .to = to}};
     if (d->end - d->first == LG_DISK_MAX_JOB) {
-        if (d->owner) {
+        if (d->far) {
             lg_disk_far_remove(d, hash, to);
         } else {
             do_job(d, &now, false);
@@ -142,7 +142,7 @@ static void let_go(lg_disk *d, lg_disk_job *job) {
 /* The writer shall not read the engine's memory for this job any more; returns when it does not. */
 static void give_up(lg_disk *d, uint32_t i) {
     lg_disk_job *job = job_at(d, i);
-    if (d->owner) lg_disk_far_give_up(d, i);
+    if (d->far) lg_disk_far_give_up(d, i);
     pthread_mutex_lock(&d->copying);
     job->given_up = true;
     pthread_mutex_unlock(&d->copying);
@@ -233,7 +233,7 @@ static void collect_all(lg_disk *d) {
 }
 
 void lg_disk_poll(lg_disk *d) {
-    if (d->owner) lg_disk_far_poll(d, false);
+    if (d->far) lg_disk_far_poll(d, false);
     lg_disk_load_poll(d);
     collect_all(d);
 }
@@ -259,7 +259,7 @@ bool lg_disk_yield(lg_disk *d) {
 }
 
 void lg_disk_flush(lg_disk *d) {
-    while (d->owner && d->next != d->end) {
+    while (d->far && d->next != d->end) {
         lg_disk_far_poll(d, true);
         lg_clock_sleep_us(1000);
     }

@@ -13,6 +13,8 @@
  * Cost: a file is written, and read, when reading it takes less time than computing its tokens again, by what both took so far;
  * with a full folder the least of clock + tokens / bytes goes (as in prefix.h, of 64), leaves only.
  *
+ * Several devices: each has the texts that live there, in a folder of its own (the first in DIR, device k in DIR/device-k), with an
+ * lg_disk and threads of its own in this process.
  * Ranks: each keeps the texts that live there, in a folder of its own (rank 0 in DIR, rank k in DIR/rank-k), whose threads are that rank's.
  * Which files there are and what to write, read and remove is decided by rank 0 (one lg_disk for each home): it sends jobs, and asks
  * what has become of them (disk_far.c).
@@ -172,13 +174,15 @@ typedef struct lg_disk_opt {
 uint64_t lg_disk_memory(uint64_t limit_bytes, uint32_t n_ctx, const lg_backend_plan *plan);
 
 /* Open the folder of one home of an engine whose pools are there: home[i].disk.  The folder is made when it is missing.  Reads the head
- * of every file.  opt is for all homes together.  LG_E_UNSUPPORTED where another owner's pages reach no file; LG_E_IO naming the folder
- * and what is wrong with it, or that another process has it; LG_E_COMM; LG_E_NOMEM. */
+ * of every file.  opt is for all homes together.  LG_E_IO naming the folder and what is wrong with it, or that another process has it;
+ * LG_E_ARG where its name is too long; LG_E_COMM; LG_E_NOMEM. */
 lg_status lg_disk_open(struct lg_engine *eng, uint32_t home, const lg_disk_opt *opt,
                        lg_err *err);
 
-/* Writes what is queued, for at most 1.5 s. */
-void lg_disk_close(lg_disk **d);
+#define LG_DISK_CLOSE_US 1500000 /* what closing all homes' folders may take */
+
+/* Writes what is queued until the clock (lg_clock_us) says until_us. */
+void lg_disk_close(lg_disk **d, uint64_t until_us);
 
 /* A snapshot was kept: ids[0, n), page[i] as lg_prefix_keep.  Queued if it pays, else forgotten. */
 void lg_disk_offer(lg_disk *d, uint64_t salt, const uint32_t *ids, uint32_t n,
@@ -209,9 +213,9 @@ void lg_disk_stats(const lg_disk *d, lg_stats *stats);
 bool lg_disk_ask(lg_disk *d, uint64_t salt, const uint32_t *ids, uint32_t n,
                  const lg_prefix_hit *hit);
 
-/* Nothing else is to be done: wait for a text that is being read, 20 ms at most, or what is being written, 2 ms at most.  false: the
- * threads have nothing to do either. */
-bool lg_disk_wait(lg_disk *d);
+/* Nothing else is to be done: wait for a text that is being read, 20 ms / n_home at most, or what is being written, 2 ms / n_home at
+ * most.  false: the threads have nothing to do either. */
+bool lg_disk_wait(lg_disk *d, uint32_t n_home);
 
 /* ---- shared by disk.c and disk_load.c ---- */
 
@@ -258,8 +262,9 @@ typedef struct lg_disk_load {
 } lg_disk_load;
 
 struct lg_disk {
-    uint32_t
-        owner; /* of the pages; above 0: job, ids, page and load are copies of what that rank's threads work on */
+    uint32_t owner; /* of the pages */
+    bool
+        far; /* another rank has them: job, ids, page and load are copies of what its threads work on */
     bool dead; /* that rank is lost */
     uint64_t asked_us;
     uint8_t *msg, *answer; /* LG_DISK_ANSWER bytes */
@@ -321,12 +326,12 @@ typedef struct lg_disk_list {
     uint32_t n_named; /* lines in the log */
 } lg_disk_list;
 
-/* A disk without folder and threads: tables, locks; with owner > 0 room for messages. */
-lg_status lg_disk_new(uint32_t owner, const lg_disk_shape *shape, const char *name,
+/* A disk without folder and threads: tables, locks; where it is far, room for messages. */
+lg_status lg_disk_new(uint32_t owner, bool far, const lg_disk_shape *shape, const char *name,
                       uint64_t limit_bytes, lg_disk **d, lg_err *err);
 
-/* Open the folder, list the heads in it, start the threads. */
-lg_status lg_disk_start(lg_disk *d, lg_disk_list *l, lg_err *err);
+/* Open the folder, list the heads in it, start the threads.  below: it is in the folder that was named, which is made too. */
+lg_status lg_disk_start(lg_disk *d, bool below, lg_disk_list *l, lg_err *err);
 
 /* Make room for one more.  LG_E_NOMEM. */
 lg_status lg_disk_list_grow(lg_disk_list *l);

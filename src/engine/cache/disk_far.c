@@ -232,7 +232,6 @@ void lg_disk_far_poll(lg_disk *d, bool now) {
 /* ---- the other ranks ---- */
 
 struct lg_disk_rank {
-    uint32_t rank;
     lg_backend_opt opt;
     lg_backend_ops ops; /* of this rank's own pools */
     lg_disk *d;         /* from MSG_OPEN on */
@@ -254,11 +253,11 @@ static lg_status on_open(lg_disk_rank *r, lg_backend *be, size_t n_bytes, answer
         m->shape.max_tok != r->opt.n_ctx || m->shape.n_part == 0 || m->shape.page_bytes == 0)
         return refuse(a, "not a folder to open");
     /* The index is rank 0's: here it is as small as can be. */
-    lg_status st = lg_disk_new(r->rank, &m->shape, dir, 1, &r->d, &err);
+    lg_status st = lg_disk_new(0, false, &m->shape, dir, 1, &r->d, &err);
     if (st == LG_OK) {
         r->d->ops = &r->ops;
         r->d->be = be;
-        st = lg_disk_start(r->d, &r->found, &err);
+        st = lg_disk_start(r->d, true, &r->found, &err);
     }
     if (st == LG_OK) {
         a->free_bytes = lg_disk_free_bytes(r->d);
@@ -432,7 +431,7 @@ static size_t answer_call(void *ctx, lg_backend *be, size_t n_bytes, const void 
 
 static void close_disk(void *ctx) {
     lg_disk_rank *r = ctx;
-    lg_disk_close(&r->d);
+    lg_disk_close(&r->d, lg_clock_us() + LG_DISK_CLOSE_US);
 }
 
 lg_status lg_disk_rank_open(const lg_backend_opt *opt, uint32_t rank, lg_disk_rank **out,
@@ -440,7 +439,6 @@ lg_status lg_disk_rank_open(const lg_backend_opt *opt, uint32_t rank, lg_disk_ra
     lg_disk_rank *r = *out = lg_mem_alloc(sizeof *r);
     size_t cap = lg_disk_far_bytes(opt->n_ctx);
     if (r) {
-        r->rank = rank;
         r->opt = *opt;
         r->ops = *lg_backend_cpu();
         r->m = lg_mem_alloc(cap);
@@ -458,7 +456,7 @@ lg_status lg_disk_rank_open(const lg_backend_opt *opt, uint32_t rank, lg_disk_ra
 void lg_disk_rank_close(lg_disk_rank **rank) {
     lg_disk_rank *r = *rank;
     if (!r) return;
-    lg_disk_close(&r->d);
+    lg_disk_close(&r->d, lg_clock_us() + LG_DISK_CLOSE_US);
     lg_mem_free(r->found.p);
     lg_mem_free(r->m);
     lg_mem_free(r->out);

@@ -30,9 +30,9 @@ static bool place(void *ctx, bool snap, uint32_t i, void *buf) {
     pthread_mutex_lock(&d->placing);
     bool ok = !l->given_up;
     if (ok && snap) {
-        d->ops->put_snap(d->be, l->snap, i, buf);
+        d->ops->put_snap(d->be, d->owner, l->snap, i, buf);
     } else if (ok && page >= p->low && page < p->high) {
-        d->ops->put_page(d->be, l->page[page], buf);
+        d->ops->put_page(d->be, d->owner, l->page[page], buf);
     }
     pthread_mutex_unlock(&d->placing);
     return ok;
@@ -137,7 +137,7 @@ bool lg_disk_ask(lg_disk *d, uint64_t salt, const uint32_t *ids, uint32_t n,
     memcpy(l->ids, ids, l->n * sizeof *ids);
     l->active = true;
     l->given_up = false; /* the reader sleeps */
-    if (d->owner) {
+    if (d->far) {
         lg_disk_far_load(d);
         return true;
     }
@@ -194,7 +194,7 @@ static void finish(lg_disk *d) {
 bool lg_disk_load_yield(lg_disk *d) {
     lg_disk_load *l = &d->load;
     if (!l->active || l->given_up) return false;
-    if (d->owner) lg_disk_far_load_give_up(d);
+    if (d->far) lg_disk_far_load_give_up(d);
     pthread_mutex_lock(&d->placing);
     l->given_up = true;
     pthread_mutex_unlock(&d->placing);
@@ -214,16 +214,16 @@ void lg_disk_load_poll(lg_disk *d) {
     d->load.active = false;
 }
 
-bool lg_disk_wait(lg_disk *d) {
+bool lg_disk_wait(lg_disk *d, uint32_t n_home) {
     struct timespec until;
     if (!d->load.active && d->first == d->end) return false;
-    if (d->owner) {
+    if (d->far) {
         lg_disk_far_poll(d, true);
         if (d->load.active ? !d->load.done : d->next != d->end) lg_clock_sleep_us(FAR_WAIT_US);
         return !d->dead;
     }
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (d->load.active ? LOAD_WAIT_US : WRITE_WAIT_US) * 1000;
+    until.tv_nsec += (d->load.active ? LOAD_WAIT_US : WRITE_WAIT_US) * 1000 / (long)n_home;
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&d->lock);

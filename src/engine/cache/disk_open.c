@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #define NONE      LG_DISK_NONE
-#define CLOSE_US  1500000
 #define LOCK_US   2000000 /* a process that has just been killed may still have it */
 #define US_BYTE   0.002   /* before anything was read: 500 MB/s */
 #define MIN_ENTRY 64
@@ -57,7 +56,7 @@ static void carve(lg_disk *d, lg_arena *a, uint64_t limit_bytes, uint32_t n_ctx,
     d->load.part = lg_arena_take(a, max_page + 1, sizeof *d->load.part);
     d->write_buf = lg_arena_take(a, buf, 1);
     d->read_buf = lg_arena_take(a, buf, 1);
-    if (d->owner) {
+    if (d->far) {
         d->msg_cap = lg_disk_far_bytes(n_ctx);
         d->msg = lg_arena_take(a, d->msg_cap, 1);
         d->answer = lg_arena_take(a, LG_DISK_ANSWER, 1);
@@ -65,7 +64,7 @@ static void carve(lg_disk *d, lg_arena *a, uint64_t limit_bytes, uint32_t n_ctx,
 }
 
 uint64_t lg_disk_memory(uint64_t limit_bytes, uint32_t n_ctx, const lg_backend_plan *plan) {
-    lg_disk d = {.owner = 1}; /* the most it can be */
+    lg_disk d = {.far = true}; /* the most it can be */
     lg_arena a;
     lg_arena_init(&a, NULL, SIZE_MAX);
     carve(&d, &a, limit_bytes, n_ctx, plan->page_bytes, plan->snap_bytes, plan->n_snap_part);
@@ -105,11 +104,10 @@ static lg_status take_lock(lg_disk *d, lg_err *err) {
     return LG_OK;
 }
 
-static lg_status open_folder(lg_disk *d, lg_err *err) {
+static lg_status open_folder(lg_disk *d, bool below, lg_err *err) {
     struct stat st;
     char *end = strrchr(d->name, '/');
-    if (d->owner && end &&
-        end != d->name) { /* a rank's folder is below the one that was named */
+    if (below && end && end != d->name) {
         *end = 0;
         mkdir(d->name, 0700);
         *end = '/';
@@ -191,7 +189,7 @@ static void leave_out(lg_disk *d, lg_disk_list *l, const lg_disk_head *h, const 
     char name[LG_DISK_NAME_BYTES];
     lg_disk_name(name, h->hash, h->to);
     reject(d, l, name, why);
-    if (d->owner) lg_disk_far_remove(d, h->hash, h->to);
+    if (d->far) lg_disk_far_remove(d, h->hash, h->to);
 }
 
 /* Enter a file below its parent; one without a parent is good for nothing. */
@@ -267,7 +265,7 @@ static void set_limit(lg_disk *d, uint64_t limit_bytes, uint64_t free_bytes, uin
         LG_ASSERT(at != NONE);
         char name[LG_DISK_NAME_BYTES];
         lg_disk_name(name, x->entry[at].hash, x->entry[at].to);
-        if (d->owner) {
+        if (d->far) {
             lg_disk_far_remove(d, x->entry[at].hash, x->entry[at].to);
         } else {
             unlinkat(d->dir, name, 0);
@@ -301,20 +299,21 @@ static void open_locks(lg_disk *d) {
     pthread_condattr_destroy(&attr);
 }
 
-lg_status lg_disk_new(uint32_t owner, const lg_disk_shape *shape, const char *name,
+lg_status lg_disk_new(uint32_t owner, bool far, const lg_disk_shape *shape, const char *name,
                       uint64_t limit_bytes, lg_disk **disk, lg_err *err) {
     lg_disk *d = lg_mem_alloc(sizeof *d);
     *disk = NULL;
     if (!d) return LG_FAIL(err, LG_E_NOMEM, "cache folder: no memory");
     d->dir = d->lock_fd = -1;
     d->owner = owner;
+    d->far = far;
     d->us_byte = US_BYTE;
     d->shape = *shape;
     open_locks(d);
     lg_status st = sodium_init() < 0 ? LG_E_IO : take_memory(d, name, limit_bytes);
     if (st != LG_OK) {
         LG_FAIL(err, st, "cache folder %s: no memory for its tables", name);
-        lg_disk_close(&d);
+        lg_disk_close(&d, 0);
         return st;
     }
     lg_disk_index_init(&d->index, UINT64_MAX);
@@ -322,8 +321,8 @@ lg_status lg_disk_new(uint32_t owner, const lg_disk_shape *shape, const char *na
     return LG_OK;
 }
 
-lg_status lg_disk_start(lg_disk *d, lg_disk_list *l, lg_err *err) {
-    LG_TRY(open_folder(d, err));
+lg_status lg_disk_start(lg_disk *d, bool below, lg_disk_list *l, lg_err *err) {
+    LG_TRY(open_folder(d, below, err));
     lg_status st = scan(d, l);
     if (st != LG_OK) return LG_FAIL(err, st, "cache folder %s: it cannot be listed", d->name);
     d->has_writer = start(&d->writer, lg_disk_write_main, d);
@@ -336,10 +335,12 @@ lg_status lg_disk_open(lg_engine *eng, uint32_t home, const lg_disk_opt *opt, lg
     const lg_budget *b = &eng->parts.budget;
     const lg_backend_ops *ops = eng->parts.ops;
     lg_backend_plan plan;
-    if (home && !ops->call)
-        return LG_FAIL(err, LG_E_UNSUPPORTED,
-                       "cache folder %s: not together with several owners of the state",
-                       opt->dir);
+    bool far = home && ops->call; /* its pages are not in this process */
+    char path[3000];
+    int len = home && !far ? snprintf(path, sizeof path, "%s/device-%u", opt->dir, home)
+                           : snprintf(path, sizeof path, "%s", opt->dir);
+    if (len < 0 || (size_t)len >= sizeof path)
+        return LG_FAIL(err, LG_E_ARG, "cache folder: its name is too long");
     ops->plan(&eng->parts.w->cfg, &b->opt, eng->parts.n_thread, &plan);
     lg_disk_shape shape = {.page_bytes = plan.page_bytes,
                            .snap_bytes = plan.snap_bytes,
@@ -349,34 +350,31 @@ lg_status lg_disk_open(lg_engine *eng, uint32_t home, const lg_disk_opt *opt, lg
     lg_disk_list l = {0};
     lg_disk *d;
     uint64_t free_bytes = 0;
-    LG_TRY(lg_disk_new(home, &shape, opt->dir, opt->limit_bytes / eng->n_home, &d, err));
+    LG_TRY(lg_disk_new(home, far, &shape, path, opt->limit_bytes / eng->n_home, &d, err));
     d->ops = ops;
     d->be = eng->be;
     d->pages = &eng->home[home].state.pages;
     d->prefix = &eng->home[home].prefix;
     d->cost = &eng->cost;
     d->always = opt->always;
-    lg_status st = home ? lg_disk_far_open(d, opt->dir, b->n_ctx, &l, &free_bytes, err)
-                        : lg_disk_start(d, &l, err);
+    lg_status st = far ? lg_disk_far_open(d, opt->dir, b->n_ctx, &l, &free_bytes, err)
+                       : lg_disk_start(d, home > 0, &l, err);
     if (st == LG_OK) {
-        if (home == 0) free_bytes = lg_disk_free_bytes(d);
+        if (!far) free_bytes = lg_disk_free_bytes(d);
         enter_all(d, &l);
         set_limit(d, opt->limit_bytes, free_bytes, eng->n_home);
         eng->home[home].disk = d;
     } else {
-        lg_disk_close(&d);
+        lg_disk_close(&d, 0);
     }
     lg_mem_free(l.p);
     return st;
 }
 
-/* Wait for the writer, for a while; then it skips what is left. */
-static void finish_writing(lg_disk *d) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += CLOSE_US % 1000000 * 1000;
-    until.tv_sec += CLOSE_US / 1000000 + until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
+/* Wait for the writer until then; then it skips what is left. */
+static void finish_writing(lg_disk *d, uint64_t until_us) {
+    const struct timespec until = {.tv_sec = (time_t)(until_us / 1000000),
+                                   .tv_nsec = (long)(until_us % 1000000) * 1000};
     pthread_mutex_lock(&d->lock);
     int rc = 0;
     while (d->next != d->end && rc == 0)
@@ -394,10 +392,10 @@ static void finish_writing(lg_disk *d) {
     pthread_mutex_unlock(&d->lock);
 }
 
-void lg_disk_close(lg_disk **disk) {
+void lg_disk_close(lg_disk **disk, uint64_t until_us) {
     lg_disk *d = *disk;
     if (!d) return;
-    if (d->has_writer || d->has_reader) finish_writing(d);
+    if (d->has_writer || d->has_reader) finish_writing(d, until_us);
     if (d->has_writer) pthread_join(d->writer, NULL);
     if (d->has_reader) pthread_join(d->reader, NULL);
     if (d->lock_fd >= 0) close(d->lock_fd);
