@@ -183,6 +183,8 @@ static void test_products(void **state) {
         check_product(type, 33, 512, 199, true);   /* more rows than pass together */
         check_product(type, 18, 2304, 131, false); /* and more input channels */
     }
+    check_product(LG_Q6_K, 17, 1025 * 256, 3,
+                  true); /* more than q6k_avx2.c prepares at a time */
 }
 
 /* The largest integers: no sum may overflow. */

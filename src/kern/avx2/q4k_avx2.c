@@ -33,33 +33,6 @@ typedef struct q4k_row {
 
 typedef float q4k_acc[LG_NR];
 
-/* Sums of a run in 16 bits: four input channels at x times 2 x 8 channels.  The two products come before the two additions: a pair of
- * instructions that alternate would all go to one half of Zen 3's schedulers. */
-INLINE void mac_four(__m256i *s0, __m256i *s1, __m256i a, __m256i b, const int8_t *x) {
-    __m256i t, u;
-    __asm__("vpbroadcastd %6, %3\n\t"
-            "vpmaddubsw %3, %4, %2\n\t"
-            "vpmaddubsw %3, %5, %3\n\t"
-            "vpaddw %2, %0, %0\n\t"
-            "vpaddw %3, %1, %1"
-            : "+x"(*s0), "+x"(*s1), "=&x"(t), "=&x"(u)
-            : "x"(a), "x"(b), "m"(*(const int32_t *)(const void *)x));
-}
-
-/* The same of two runs, lo at x, hi at x + 32: eight channels each. */
-INLINE void mac_two(__m256i *s0, __m256i *s1, __m256i lo, __m256i hi, const int8_t *x) {
-    __m256i t, u;
-    __asm__("vpbroadcastd %6, %2\n\t"
-            "vpbroadcastd %7, %3\n\t"
-            "vpmaddubsw %2, %4, %2\n\t"
-            "vpmaddubsw %3, %5, %3\n\t"
-            "vpaddw %2, %0, %0\n\t"
-            "vpaddw %3, %1, %1"
-            : "+x"(*s0), "+x"(*s1), "=&x"(t), "=&x"(u)
-            : "x"(lo), "x"(hi), "m"(*(const int32_t *)(const void *)x),
-              "m"(*(const int32_t *)(const void *)(x + 32)));
-}
-
 /* The first four of a run. */
 INLINE void mul_four(__m256i *s0, __m256i *s1, __m256i a, __m256i b, const int8_t *x) {
     __m256i xv = x4(x);
@@ -201,7 +174,7 @@ static FORCED void add_nibbles(const uint8_t *group, const q4k_scales *t, int p,
                 s[r][0] = _mm256_maddubs_epi16(lo, x4(at));
                 s[r][1] = _mm256_maddubs_epi16(hi, x4(at + 32));
             } else {
-                mac_two(&s[r][0], &s[r][1], lo, hi, at);
+                mac_two(&s[r][0], &s[r][1], lo, hi, at, at + 32);
             }
         }
     }

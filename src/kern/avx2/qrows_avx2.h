@@ -30,12 +30,32 @@ INLINE void mac_words(__m256i *acc, __m256i w, __m256i x) {
 #endif
 }
 
-/* The same in 16 bits for unsigned bytes w and signed bytes x. */
-INLINE void mac_bytes(__m256i *acc, __m256i w, __m256i x) {
-    __m256i t;
-    __asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
-            : "+x"(*acc), "=&x"(t)
-            : "x"(w), "x"(x));
+/* Sums in 16 bits of unsigned bytes times a row's signed ones: four input channels at x times 2 x 8 channels.  The two products come
+ * before the two additions: a pair of instructions that alternate would all go to one half of Zen 3's schedulers. */
+INLINE void mac_four(__m256i *s0, __m256i *s1, __m256i a, __m256i b, const int8_t *x) {
+    __m256i t, u;
+    __asm__("vpbroadcastd %6, %3\n\t"
+            "vpmaddubsw %3, %4, %2\n\t"
+            "vpmaddubsw %3, %5, %3\n\t"
+            "vpaddw %2, %0, %0\n\t"
+            "vpaddw %3, %1, %1"
+            : "+x"(*s0), "+x"(*s1), "=&x"(t), "=&x"(u)
+            : "x"(a), "x"(b), "m"(*(const int32_t *)(const void *)x));
+}
+
+/* The same of two fours of input channels, at x and y: eight output channels each. */
+INLINE void mac_two(__m256i *s0, __m256i *s1, __m256i a, __m256i b, const int8_t *x,
+                    const int8_t *y) {
+    __m256i t, u;
+    __asm__("vpbroadcastd %6, %2\n\t"
+            "vpbroadcastd %7, %3\n\t"
+            "vpmaddubsw %2, %4, %2\n\t"
+            "vpmaddubsw %3, %5, %3\n\t"
+            "vpaddw %2, %0, %0\n\t"
+            "vpaddw %3, %1, %1"
+            : "+x"(*s0), "+x"(*s1), "=&x"(t), "=&x"(u)
+            : "x"(a), "x"(b), "m"(*(const int32_t *)(const void *)x),
+              "m"(*(const int32_t *)(const void *)y));
 }
 
 /* The arguments of one call, for at most QG_ROW rows. */
