@@ -40,24 +40,25 @@ INLINE void mul_four(__m256i *s0, __m256i *s1, __m256i a, __m256i b, const int8_
     *s1 = _mm256_maddubs_epi16(b, xv);
 }
 
-/* Ask for the line QG_AHEAD bytes after one that is read now: line by line, so that memory, unpacking and products overlap. */
-INLINE void ask(const uint8_t *p) {
-    _mm_prefetch((const char *)p + QG_AHEAD, _MM_HINT_T0);
+/* Ask for the line so many bytes after one that is read now: line by line, so that memory, unpacking and products overlap.  One row
+ * waits for memory alone and wants fewer lines under way. */
+INLINE void ask(const uint8_t *p, const int n_row) {
+    _mm_prefetch((const char *)p + (n_row == 1 ? QG_AHEAD / 2 : QG_AHEAD), _MM_HINT_T0);
 }
 
-INLINE void read_scales(const uint8_t *g, q4k_scales *s) {
-    for (int i = 0; i < 4; i++) ask(g + 64 * i);
+INLINE void read_scales(const uint8_t *g, const int n_row, q4k_scales *s) {
+    for (int i = 0; i < 4; i++) ask(g + 64 * i, n_row);
     halves(g, s->d);
     halves(g + 32, s->m);
     scales_mins(g + 64, s->scale, s->j);
 }
 
 static FORCED void unpack(const uint8_t *g, q4k_wide *t) {
-    read_scales(g, &t->s);
+    read_scales(g, QG_ROW, &t->s);
     for (int p = 0; p < 4; p++)
 #pragma GCC unroll 4
         for (int i = 0; i < 16; i++) {
-            if (i % 2 == 0) ask(g + 256 + 512 * p + 32 * i);
+            if (i % 2 == 0) ask(g + 256 + 512 * p + 32 * i, QG_ROW);
             __m256i v = load32(g + 256 + 512 * p + 32 * i);
             store32(&t->w[2 * p][0][0][0] + 32 * i, low4(v));
             store32(&t->w[2 * p + 1][0][0][0] + 32 * i, high4(v));
@@ -166,7 +167,7 @@ static FORCED void add_nibbles(const uint8_t *group, const q4k_scales *t, int p,
     }
 #pragma GCC unroll 8
     for (int k = 0; k < 8; k++) {
-        if (i == 0) ask(nib + 64 * k);
+        if (i == 0) ask(nib + 64 * k, n_row);
         __m256i w = load32(nib + 64 * k), lo = low4(w), hi = high4(w);
         for (int r = 0; r < n_row; r++) {
             const int8_t *at = v[r] + 4 * k;
@@ -195,7 +196,7 @@ static FORCED void add_nibbles_16(const uint8_t *group, const q4k_scales *t, int
     for (int r = 0; r < n_row; r++) v[r] = x[r].v + 256 * b + 64 * p;
 #pragma GCC unroll 8
     for (int k = 0; k < 8; k++) {
-        ask(nib + 64 * k);
+        ask(nib + 64 * k, n_row);
         __m256i w0 = load32(nib + 64 * k), w1 = load32(nib + 64 * k + 32);
         for (int h = 0; h < 2; h++) {
             __m256i a = h ? high4(w0) : low4(w0), c = h ? high4(w1) : low4(w1);
@@ -228,7 +229,7 @@ static FORCED void run_few(const qgemm *g, uint32_t panel0, uint32_t n_panel, co
         for (size_t b = 0; b < g->w->n_in / 256; b++, group += g->group_bytes) {
             __m256i sum[FEW][2];
             for (int r = 0; r < n_row; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-            read_scales(group, &t);
+            read_scales(group, n_row, &t);
 #pragma GCC unroll 1
             for (int pair = 0; pair < 4; pair++)
                 if (n_row <= 2) {
