@@ -9,11 +9,13 @@
 
 #include "base/clock.h"
 
-#define TASKS_OF_MANY                                                                          \
-    6 /* tasks a thread gets of products of many rows: each copies its rows first */
-#define TASKS_OF_FEW  16 /* and of few rows: the last task to end leaves less to wait for */
+#include <string.h>
+
+#define TASKS         16 /* that a thread gets: the last one to end leaves little to wait for */
+#define TASKS_COPYING 6  /* where each task of many rows copies its rows first */
 #define MANY_ROWS     8
 #define FEW_ROWS      4 /* up to here rows cost nothing: memory is what takes the time */
+#define FLOAT_COST    4 /* of a product of floats, where one of integers costs 1 */
 #define MIN_TASK_MACS 20000
 #define ROWS_PER_TASK 8
 #define POLL_US       20 /* between two looks at messages under way */
@@ -147,7 +149,7 @@ static void show(const lg_backend *be, const lg_cpu_gemm *j) {
 static uint64_t panel_cost(const lg_cpu_gemm *j) {
     uint32_t rows = j->n_row < LG_CPU_ROW_BLK ? j->n_row : LG_CPU_ROW_BLK;
     if (rows > 0 && rows < FEW_ROWS) rows = FEW_ROWS;
-    return (uint64_t)rows * j->w->n_in * LG_NR * (j->w2 ? 2 : 1);
+    return (uint64_t)rows * j->w->n_in * LG_NR * (j->w2 ? 2 : 1) * (j->q ? 1 : FLOAT_COST);
 }
 
 /* Cut a node's n_panel panels of a job into tasks of about `want`, all of nearly equal size; 0: one task.  Returns how many. */
@@ -175,7 +177,8 @@ void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
         cost += panel_cost(&job[i]) * n_panel_of(&job[i]) *
                 ((job[i].n_row + LG_CPU_ROW_BLK - 1) / LG_CPU_ROW_BLK);
     }
-    uint64_t n_per = total < elements * MANY_ROWS ? TASKS_OF_FEW : TASKS_OF_MANY;
+    bool copies = total >= elements * MANY_ROWS && strcmp(be->kern->name, "amx") == 0;
+    uint64_t n_per = copies ? TASKS_COPYING : TASKS;
     uint64_t want = cost / ((uint64_t)be->n_thread * n_per);
     if (want < MIN_TASK_MACS) want = MIN_TASK_MACS;
     if (be->n_thread == 1 || total < LG_CPU_REGION_MACS) want = 0;
