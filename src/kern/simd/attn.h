@@ -63,39 +63,46 @@ INLINE void attn_fetch(const lg_dtype type, const uint8_t *p) {
     if (type == LG_F32) __builtin_prefetch(p + 64, 0, 2);
 }
 
-/* Row k of b, which begins at p, scaled. */
-INLINE void attn_widen(const lg_dtype type, const attn_b *b, const uint8_t *p, size_t k,
-                       const vt *key_scale, const int n_v, vt *w) {
+/* Row k of b, which begins at p, scaled; `key`: whether b is keys, where that makes a difference. */
+INLINE void attn_widen(const lg_dtype type, const bool key, const attn_b *b, const uint8_t *p,
+                       size_t k, const vt *key_scale, const int n_v, vt *w) {
     TILE_EACH for (int v = 0; v < n_v; v++) {
         w[v] = attn_load(type, p, (size_t)v * VT_N);
         if (type == LG_Q8_0)
-            w[v] = vt_mul(w[v], b->key_scale ? key_scale[v] : vt_set(b->value_scale[v][k]));
+            w[v] = vt_mul(w[v], key ? key_scale[v] : vt_set(b->value_scale[v][k]));
     }
 }
 
 /* Scales of keys for rows k .. k + 31. */
-INLINE void attn_key_scale(const lg_dtype type, const attn_b *b, size_t k, const int n_v,
-                           vt *scale) {
+INLINE void attn_key_scale(const lg_dtype type, const bool key, const attn_b *b, size_t k,
+                           const int n_v, vt *scale) {
     TILE_EACH for (int v = 0; v < n_v; v++) scale[v] =
-        type == LG_Q8_0 && b->key_scale
-            ? vt_load_f16(b->key_scale + k / 32 * LG_PAGE_TOK + VT_N * v)
-            : vt_set(1.0f);
+        type == LG_Q8_0 && key ? vt_load_f16(b->key_scale + k / 32 * LG_PAGE_TOK + VT_N * v)
+                               : vt_set(1.0f);
 }
 
-/* Sums v of row r, where they belong; i: their columns. */
-INLINE void attn_put(const attn_rows *t, int r, int i, vt v) {
-    if (!t->acc) {
-        vt_store(t->y + r * LG_PAGE_TOK + i, v);
-        return;
+/* The sums of n_row rows, where they belong. */
+INLINE void attn_put(const attn_rows *t, const int n_row, const int n_v,
+                     vt (*sum)[V16_ATTN_V]) {
+    float *y = t->acc ? t->acc : t->y;
+    const size_t ld = t->acc ? t->ld_acc : LG_PAGE_TOK;
+    if (t->acc && !t->first) {
+        const float *old = t->c, *new = t->c_b;
+        TILE_EACH for (int r = 0; r < n_row; r++) {
+            vt c = vt_set(old[r]), c_b = vt_set(new[r]);
+            TILE_EACH for (int v = 0; v < n_v; v++) {
+                float *at = y + (size_t)r * ld + (size_t)v * VT_N;
+                sum[r][v] = vt_fma(sum[r][v], c_b, vt_mul(vt_load(at), c));
+            }
+        }
     }
-    float *acc = t->acc + (size_t)r * t->ld_acc + i;
-    if (!t->first) v = vt_fma(v, vt_set(t->c_b[r]), vt_mul(vt_load(acc), vt_set(t->c[r])));
-    vt_store(acc, v);
+    TILE_EACH for (int r = 0; r < n_row; r++) TILE_EACH for (int v = 0; v < n_v; v++)
+        vt_store(y + (size_t)r * ld + (size_t)v * VT_N, sum[r][v]);
 }
 
 /* n_row rows, n_v vectors of columns. */
-INLINE void attn_tile(const lg_dtype type, const bool ask, const attn_b *b, const attn_rows *t,
-                      const int n_row, const int n_v) {
+INLINE void attn_tile(const lg_dtype type, const bool key, const bool ask, const attn_b *b,
+                      const attn_rows *t, const int n_row, const int n_v) {
     vt acc[V16_ATTN_H][V16_ATTN_V], w[V16_ATTN_V], scale[V16_ATTN_V];
     const size_t ld = b->ld * attn_bytes(type), ld_x = t->ld_x, n_k = t->n_k, step = b->step;
     const uint8_t *p = b->at, *ahead = b->ahead;
@@ -105,11 +112,11 @@ INLINE void attn_tile(const lg_dtype type, const bool ask, const attn_b *b, cons
     const size_t block = type == LG_Q8_0 ? 32 : n_k; /* of one scale */
     for (size_t k0 = 0; k0 < n_k; k0 += block) {
         size_t end = k0 + block < n_k ? k0 + block : n_k;
-        attn_key_scale(type, b, k0, n_v, scale);
+        attn_key_scale(type, key, b, k0, n_v, scale);
         _Pragma("GCC unroll 4") for (size_t k = k0; k < end; k++) {
             if (ask) attn_fetch(type, ahead);
             if (ask) ahead += step;
-            attn_widen(type, b, p, k, scale, n_v, w);
+            attn_widen(type, key, b, p, k, scale, n_v, w);
             p += ld;
             TILE_EACH for (int r = 0; r < n_row; r++) {
                 vt xr = vt_set(x[(size_t)r * ld_x]);
@@ -118,45 +125,50 @@ INLINE void attn_tile(const lg_dtype type, const bool ask, const attn_b *b, cons
             x++;
         }
     }
-    TILE_EACH for (int r = 0; r < n_row; r++) TILE_EACH for (int v = 0; v < n_v; v++)
-        attn_put(t, r, VT_N * v, acc[r][v]);
+    attn_put(t, n_row, n_v, acc);
 }
 
-INLINE void attn_tile_rows(const lg_dtype type, const bool ask, const attn_b *b,
+INLINE void attn_tile_rows(const lg_dtype type, const bool key, const bool ask, const attn_b *b,
                            const attn_rows *t, uint32_t n_row, const int n_v) {
     switch (n_row) {
-    case 1: attn_tile(type, ask, b, t, 1, n_v); break;
-    case 2: attn_tile(type, ask, b, t, 2, n_v); break;
-    case 3: attn_tile(type, ask, b, t, 3, n_v); break;
-    case 4: attn_tile(type, ask, b, t, 4, n_v); break;
+    case 1: attn_tile(type, key, ask, b, t, 1, n_v); break;
+    case 2: attn_tile(type, key, ask, b, t, 2, n_v); break;
+    case 3: attn_tile(type, key, ask, b, t, 3, n_v); break;
+    case 4: attn_tile(type, key, ask, b, t, 4, n_v); break;
 #if V16_ATTN_H > 4
-    case 6: attn_tile(type, ask, b, t, 6, n_v); break;
-    case 8: attn_tile(type, ask, b, t, 8, n_v); break;
-    case 12: attn_tile(type, ask, b, t, 12, n_v); break;
+    case 6: attn_tile(type, key, ask, b, t, 6, n_v); break;
+    case 8: attn_tile(type, key, ask, b, t, 8, n_v); break;
+    case 12: attn_tile(type, key, ask, b, t, 12, n_v); break;
 #endif
     default: break;
     }
 }
 
-INLINE void attn_tile_of(const lg_dtype type, const bool ask, const attn_b *b,
+INLINE void attn_tile_of(const lg_dtype type, const bool key, const bool ask, const attn_b *b,
                          const attn_rows *t, uint32_t n_row, uint32_t n_col) {
-    if (n_col == ATTN_COL) attn_tile_rows(type, ask, b, t, n_row, V16_ATTN_V);
+    if (n_col == ATTN_COL) attn_tile_rows(type, key, ask, b, t, n_row, V16_ATTN_V);
 #if V16_ATTN_V > 2
-    if (n_col == ATTN_LEAST) attn_tile_rows(type, ask, b, t, n_row, 2);
+    if (n_col == ATTN_LEAST) attn_tile_rows(type, key, ask, b, t, n_row, 2);
 #endif
 }
 
 /* A tile of n_row rows, a height of attn_take, and n_col columns, a width of attn_width. */
 static void attn_run(const attn_b *b, const attn_rows *t, uint32_t n_row, uint32_t n_col) {
     switch (b->type) {
-    case LG_BF16: attn_tile_of(LG_BF16, true, b, t, n_row, n_col); break;
-    case LG_F16: attn_tile_of(LG_F16, true, b, t, n_row, n_col); break;
-    case LG_Q8_0: attn_tile_of(LG_Q8_0, true, b, t, n_row, n_col); break;
+    case LG_BF16: attn_tile_of(LG_BF16, false, true, b, t, n_row, n_col); break;
+    case LG_F16: attn_tile_of(LG_F16, false, true, b, t, n_row, n_col); break;
+    case LG_Q8_0:
+        if (b->key_scale) {
+            attn_tile_of(LG_Q8_0, true, true, b, t, n_row, n_col);
+        } else {
+            attn_tile_of(LG_Q8_0, false, true, b, t, n_row, n_col);
+        }
+        break;
     default:
         if (b->ahead) {
-            attn_tile_of(LG_F32, true, b, t, n_row, n_col);
+            attn_tile_of(LG_F32, false, true, b, t, n_row, n_col);
         } else {
-            attn_tile_of(LG_F32, false, b, t, n_row, n_col);
+            attn_tile_of(LG_F32, false, false, b, t, n_row, n_col);
         }
         break;
     }
@@ -175,27 +187,34 @@ static inline uint32_t attn_width(uint32_t n_left) {
 }
 
 /* Widen n_k rows of b, n_v vectors of columns, into rows of as many. */
-INLINE void attn_pack_of(const lg_dtype type, const attn_b *b, uint32_t n_k, const int n_v,
-                         float *pack) {
+INLINE void attn_pack_of(const lg_dtype type, const bool key, const attn_b *b, uint32_t n_k,
+                         const int n_v, float *pack) {
     vt w[V16_ATTN_V], scale[V16_ATTN_V];
-    const size_t ld = b->ld * attn_bytes(type), width = (size_t)n_v * VT_N;
-    const uint8_t *p = b->at;
+    const size_t ld = b->ld * attn_bytes(type), width = (size_t)n_v * VT_N, step = b->step;
+    const uint8_t *p = b->at, *ahead = b->ahead;
     for (size_t k0 = 0; k0 < n_k; k0 += 32) {
-        attn_key_scale(type, b, k0, n_v, scale);
-        for (size_t k = k0; k < n_k && k < k0 + 32; k++, p += ld) {
-            attn_fetch(type, b->ahead + k * b->step);
-            attn_widen(type, b, p, k, scale, n_v, w);
-            for (int v = 0; v < n_v; v++) vt_store(pack + k * width + (size_t)v * VT_N, w[v]);
+        attn_key_scale(type, key, b, k0, n_v, scale);
+        size_t end = k0 + 32 < n_k ? k0 + 32 : n_k;
+        for (size_t k = k0; k < end; k++, p += ld, ahead += step, pack += width) {
+            attn_fetch(type, ahead);
+            attn_widen(type, key, b, p, k, scale, n_v, w);
+            TILE_EACH for (int v = 0; v < n_v; v++) vt_store(pack + (size_t)v * VT_N, w[v]);
         }
     }
 }
 
 INLINE void attn_pack_v(const attn_b *b, uint32_t n_k, const int n_v, float *pack) {
     switch (b->type) {
-    case LG_BF16: attn_pack_of(LG_BF16, b, n_k, n_v, pack); break;
-    case LG_F16: attn_pack_of(LG_F16, b, n_k, n_v, pack); break;
-    case LG_Q8_0: attn_pack_of(LG_Q8_0, b, n_k, n_v, pack); break;
-    default: attn_pack_of(LG_F32, b, n_k, n_v, pack); break;
+    case LG_BF16: attn_pack_of(LG_BF16, false, b, n_k, n_v, pack); break;
+    case LG_F16: attn_pack_of(LG_F16, false, b, n_k, n_v, pack); break;
+    case LG_Q8_0:
+        if (b->key_scale) {
+            attn_pack_of(LG_Q8_0, true, b, n_k, n_v, pack);
+        } else {
+            attn_pack_of(LG_Q8_0, false, b, n_k, n_v, pack);
+        }
+        break;
+    default: attn_pack_of(LG_F32, false, b, n_k, n_v, pack); break;
     }
 }
 
