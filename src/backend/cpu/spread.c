@@ -416,21 +416,21 @@ static double head_seconds(lg_backend *be) {
     const lg_config *c = be->cfg;
     lg_cpu_scratch *s = &be->s;
     uint32_t n = be->opt.max_tok < LG_GDN_C ? be->opt.max_tok : LG_GDN_C;
-    size_t keys = 2 * (size_t)c->n_k_head * c->d_k, width = lg_config_conv_dim(c);
+    size_t vals = (size_t)n * c->d_v, keys = (size_t)n * c->d_k;
     lg_gdn_arg a = {.dk = c->d_k,
                     .dv = c->d_v,
                     .n_tok = n,
                     .has_init = true,
                     .q = s->qk,
                     .k = s->qk,
-                    .ld_qk = keys,
+                    .ld_qk = c->d_k,
                     .v = s->u,
-                    .ld_v = width,
+                    .ld_v = c->d_v,
                     .g = s->g,
                     .beta = s->beta,
                     .ld_g = c->n_v_head,
                     .o = s->core,
-                    .ld_o = (size_t)c->n_v_head * c->d_v,
+                    .ld_o = c->d_v,
                     .s = s->spread.slot + be->lay.s,
                     .open_d = s->spread.slot + be->lay.open_d,
                     .ld_s = c->d_v,
@@ -438,8 +438,8 @@ static double head_seconds(lg_backend *be) {
                     .open_g = s->spread.slot + be->lay.open_g,
                     .scratch = s->gdn};
     uint64_t best = UINT64_MAX;
-    memset(s->qk, 0, n * keys * sizeof *s->qk);
-    memset(s->u, 0, n * width * sizeof *s->u);
+    memset(s->qk, 0, keys * sizeof *s->qk);
+    memset(s->u, 0, vals * sizeof *s->u);
     memset(s->g, 0, (size_t)n * c->n_v_head * sizeof *s->g);
     memset(s->beta, 0, (size_t)n * c->n_v_head * sizeof *s->beta);
     memset(s->spread.slot, 0, be->lay.gdn * sizeof *s->spread.slot);
