@@ -17,6 +17,7 @@
 #define V16_ATTN_K    128 /* rows of keys that a tile goes through at a time */
 #define V16_ATTN_R    8   /* rows up to which keys and values are widened in registers */
 #define V16_ATTN_Q8_R 6   /* the same for Q8_0, which costs more to widen */
+#define V16_ATTN_KEEP 16  /* rows up to which a tile of it keeps for others what it widens */
 
 typedef struct v16 {
     __m256 a, b; /* lanes 0-7, 8-15 */

@@ -17,6 +17,7 @@
 #define V16_ATTN_K    256 /* rows of keys that a tile goes through at a time */
 #define V16_ATTN_R    16  /* rows up to which keys and values are widened in registers */
 #define V16_ATTN_Q8_R 16  /* the same for Q8_0, which costs more to widen */
+#define V16_ATTN_KEEP 0   /* rows up to which a tile of it keeps for others what it widens */
 
 typedef struct v16 {
     __m512 a;

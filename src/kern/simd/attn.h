@@ -31,6 +31,7 @@ typedef struct attn_b {
     const float *value_scale[V16_ATTN_V]; /* Q8_0 values: [n_k] of each vector's columns */
     const uint8_t *ahead; /* asked for on the way, `step` bytes a row; NULL: nothing */
     size_t step;
+    float *keep; /* Q8_0: where rows go that a tile has widened, side by side; or NULL */
 } attn_b;
 
 /* Rows x [][ld_x] times b; the sums begin at y [][LG_PAGE_TOK] with `add`, else at +0.  They end in y, or with `acc` are merged:
@@ -101,12 +102,13 @@ INLINE void attn_put(const attn_rows *t, const int n_row, const int n_v,
 }
 
 /* n_row rows, n_v vectors of columns. */
-INLINE void attn_tile(const lg_dtype type, const bool key, const bool ask, const attn_b *b,
-                      const attn_rows *t, const int n_row, const int n_v) {
+INLINE void attn_tile(const lg_dtype type, const bool key, const bool keep, const bool ask,
+                      const attn_b *b, const attn_rows *t, const int n_row, const int n_v) {
     vt acc[V16_ATTN_H][V16_ATTN_V], w[V16_ATTN_V], scale[V16_ATTN_V];
     const size_t ld = b->ld * attn_bytes(type), ld_x = t->ld_x, n_k = t->n_k, step = b->step;
     const uint8_t *p = b->at, *ahead = b->ahead;
     const float *x = t->x;
+    float *kept = b->keep;
     TILE_EACH for (int r = 0; r < n_row; r++) TILE_EACH for (int v = 0; v < n_v; v++)
         acc[r][v] = t->add ? vt_load(t->y + r * LG_PAGE_TOK + VT_N * v) : vt_set(0.0f);
     const size_t block = type == LG_Q8_0 ? 32 : n_k; /* of one scale */
@@ -117,6 +119,10 @@ INLINE void attn_tile(const lg_dtype type, const bool key, const bool ask, const
             if (ask) attn_fetch(type, ahead);
             if (ask) ahead += step;
             attn_widen(type, key, b, p, k, scale, n_v, w);
+            if (keep) {
+                TILE_EACH for (int v = 0; v < n_v; v++) vt_store(kept + (size_t)v * VT_N, w[v]);
+                kept += (size_t)n_v * VT_N;
+            }
             p += ld;
             TILE_EACH for (int r = 0; r < n_row; r++) {
                 vt xr = vt_set(x[(size_t)r * ld_x]);
@@ -128,47 +134,59 @@ INLINE void attn_tile(const lg_dtype type, const bool key, const bool ask, const
     attn_put(t, n_row, n_v, acc);
 }
 
-INLINE void attn_tile_rows(const lg_dtype type, const bool key, const bool ask, const attn_b *b,
-                           const attn_rows *t, uint32_t n_row, const int n_v) {
+INLINE void attn_tile_rows(const lg_dtype type, const bool key, const bool keep, const bool ask,
+                           const attn_b *b, const attn_rows *t, uint32_t n_row, const int n_v) {
     switch (n_row) {
-    case 1: attn_tile(type, key, ask, b, t, 1, n_v); break;
-    case 2: attn_tile(type, key, ask, b, t, 2, n_v); break;
-    case 3: attn_tile(type, key, ask, b, t, 3, n_v); break;
-    case 4: attn_tile(type, key, ask, b, t, 4, n_v); break;
+    case 1: attn_tile(type, key, keep, ask, b, t, 1, n_v); break;
+    case 2: attn_tile(type, key, keep, ask, b, t, 2, n_v); break;
+    case 3: attn_tile(type, key, keep, ask, b, t, 3, n_v); break;
+    case 4: attn_tile(type, key, keep, ask, b, t, 4, n_v); break;
 #if V16_ATTN_H > 4
-    case 6: attn_tile(type, key, ask, b, t, 6, n_v); break;
-    case 8: attn_tile(type, key, ask, b, t, 8, n_v); break;
-    case 12: attn_tile(type, key, ask, b, t, 12, n_v); break;
+    case 6: attn_tile(type, key, keep, ask, b, t, 6, n_v); break;
+    case 8: attn_tile(type, key, keep, ask, b, t, 8, n_v); break;
+    case 12: attn_tile(type, key, keep, ask, b, t, 12, n_v); break;
 #endif
     default: break;
     }
 }
 
-INLINE void attn_tile_of(const lg_dtype type, const bool key, const bool ask, const attn_b *b,
-                         const attn_rows *t, uint32_t n_row, uint32_t n_col) {
-    if (n_col == ATTN_COL) attn_tile_rows(type, key, ask, b, t, n_row, V16_ATTN_V);
+INLINE void attn_tile_of(const lg_dtype type, const bool key, const bool keep, const bool ask,
+                         const attn_b *b, const attn_rows *t, uint32_t n_row, uint32_t n_col) {
+    if (n_col == ATTN_COL) attn_tile_rows(type, key, keep, ask, b, t, n_row, V16_ATTN_V);
 #if V16_ATTN_V > 2
-    if (n_col == ATTN_LEAST) attn_tile_rows(type, key, ask, b, t, n_row, 2);
+    if (n_col == ATTN_LEAST) attn_tile_rows(type, key, keep, ask, b, t, n_row, 2);
 #endif
+}
+
+static void attn_run_q8(const attn_b *b, const attn_rows *t, uint32_t n_row, uint32_t n_col) {
+#if V16_ATTN_KEEP > 0
+    if (b->keep && b->key_scale) {
+        attn_tile_of(LG_Q8_0, true, true, true, b, t, n_row, n_col);
+        return;
+    }
+    if (b->keep) {
+        attn_tile_of(LG_Q8_0, false, true, true, b, t, n_row, n_col);
+        return;
+    }
+#endif
+    if (b->key_scale) {
+        attn_tile_of(LG_Q8_0, true, false, true, b, t, n_row, n_col);
+    } else {
+        attn_tile_of(LG_Q8_0, false, false, true, b, t, n_row, n_col);
+    }
 }
 
 /* A tile of n_row rows, a height of attn_take, and n_col columns, a width of attn_width. */
 static void attn_run(const attn_b *b, const attn_rows *t, uint32_t n_row, uint32_t n_col) {
     switch (b->type) {
-    case LG_BF16: attn_tile_of(LG_BF16, false, true, b, t, n_row, n_col); break;
-    case LG_F16: attn_tile_of(LG_F16, false, true, b, t, n_row, n_col); break;
-    case LG_Q8_0:
-        if (b->key_scale) {
-            attn_tile_of(LG_Q8_0, true, true, b, t, n_row, n_col);
-        } else {
-            attn_tile_of(LG_Q8_0, false, true, b, t, n_row, n_col);
-        }
-        break;
+    case LG_BF16: attn_tile_of(LG_BF16, false, false, true, b, t, n_row, n_col); break;
+    case LG_F16: attn_tile_of(LG_F16, false, false, true, b, t, n_row, n_col); break;
+    case LG_Q8_0: attn_run_q8(b, t, n_row, n_col); break;
     default:
         if (b->ahead) {
-            attn_tile_of(LG_F32, false, true, b, t, n_row, n_col);
+            attn_tile_of(LG_F32, false, false, true, b, t, n_row, n_col);
         } else {
-            attn_tile_of(LG_F32, false, false, b, t, n_row, n_col);
+            attn_tile_of(LG_F32, false, false, false, b, t, n_row, n_col);
         }
         break;
     }
@@ -251,11 +269,17 @@ static inline uint32_t attn_n_widen(lg_dtype kv) {
     return kv == LG_Q8_0 ? V16_ATTN_Q8_R : V16_ATTN_R;
 }
 
+/* Whether the first tile of n_row rows keeps what it widens for the others: it stores while it multiplies. */
+static inline bool attn_keeps(lg_dtype kv, uint32_t n_row) {
+    return kv == LG_Q8_0 && n_row > attn_n_widen(kv) && n_row <= V16_ATTN_KEEP;
+}
+
 /* ---- a group of rows ---- */
 
 typedef struct attn_group {
     uint32_t row0, n_row; /* rows that follow each other and see anything of the page */
     uint32_t n_most;      /* the most positions that one of them sees */
+    bool even;            /* all of them see so many */
     const uint8_t *ahead; /* memory that is asked for next */
     size_t rate;          /* bytes of it for each product of a row and an element, times 256 */
     float l_b[ATTN_GROUP];
@@ -269,8 +293,11 @@ static inline uint32_t attn_collect(const lg_attn_arg *a, uint32_t row, attn_gro
     while (row < a->n_q && a->n_see[row] == 0) row++;
     g->row0 = row;
     g->n_row = g->n_most = 0;
-    for (; row < a->n_q && g->n_row < ATTN_GROUP && a->n_see[row] > 0; row++, g->n_row++)
+    g->even = true;
+    for (; row < a->n_q && g->n_row < ATTN_GROUP && a->n_see[row] > 0; row++, g->n_row++) {
+        if (g->n_row > 0 && a->n_see[row] != g->n_most) g->even = false;
         if (a->n_see[row] > g->n_most) g->n_most = a->n_see[row];
+    }
     return row;
 }
 
@@ -301,12 +328,13 @@ static inline void attn_score_part(const lg_attn_arg *a, const lg_kv_part *at, a
                 .key_scale = at->key_scale};
     attn_rows t = {.ld_x = a->ld_q, .n_k = n_k, .add = k0 > 0};
     if (b.key_scale) b.key_scale += k0 / 32 * LG_PAGE_TOK + j;
-    if (!in_tile) {
-        attn_ask_share(g, &b, g->n_row, n_k, width);
-        attn_pack(&b, n_k, width, width, pack);
-    }
+    bool keep = attn_keeps(a->kv, g->n_row);
+    if (!in_tile) attn_ask_share(g, &b, g->n_row, n_k, width);
+    if (!in_tile && !keep) attn_pack(&b, n_k, width, width, pack);
+    if (keep) b.keep = pack;
     for (uint32_t r = 0, n; r < g->n_row; r += n) {
         n = attn_take(g->n_row - r);
+        if (keep && r > 0) b = (attn_b){.type = LG_F32, .at = pack, .ld = width};
         t.x = a->q + (g->row0 + r) * a->ld_q + k0;
         t.y = &g->p[r][j];
         if (in_tile) attn_ask_share(g, &b, n, n_k, width);
@@ -452,12 +480,13 @@ static inline void attn_value_part(const lg_attn_arg *a, const lg_kv_part *at, a
         for (uint32_t j = 0; j < LG_PAGE_TOK; j += VT_N)
             vt_store(scale[i - c / 32] + j,
                      vt_load_f16(at->value_scale + (size_t)i * LG_PAGE_TOK + j));
-    if (!in_tile) {
-        attn_ask_share(g, &b, g->n_row, g->n_most, n_ch);
-        attn_pack(&b, g->n_most, width, n_ch, pack);
-    }
+    bool keep = attn_keeps(a->kv, g->n_row) && n_ch == width && g->even;
+    if (!in_tile) attn_ask_share(g, &b, g->n_row, g->n_most, n_ch);
+    if (!in_tile && !keep) attn_pack(&b, g->n_most, width, n_ch, pack);
+    if (keep) b.keep = pack;
     for (uint32_t r = 0, n; r < g->n_row; r += n) {
         n = attn_take(g->n_row - r);
+        if (keep && r > 0) b = (attn_b){.type = LG_F32, .at = pack, .ld = width};
         if (in_tile) {
             attn_ask_share(g, &b, n, g->n_most, n_ch);
         } else {
