@@ -47,6 +47,7 @@ static const char help[] =
     "                      fp8s128, fp8s256, fp8s512, fp8s1024 or fp8s2048 (of so many "
     "inputs;\n"
     "                      default: as the config says)\n"
+    "      --act TYPE      rows into experts: fp8, or bf16 (default: as the matrices)\n"
     "      --weights TYPE  other matrices: f32 or bf16 (default)\n"
     "      --kv TYPE       f32, bf16 (default), f16 or fp8\n"
     "      --state TYPE    f32 (default) or bf16\n"
@@ -67,7 +68,7 @@ typedef struct compile {
     uint64_t n_parallel, n_pool_ctx;
     lg_pjrt_type expert, weight, kv, state;
     uint32_t scale_in;
-    bool wide, plain, unrolled, mixed; /* wide: experts are as other matrices */
+    bool act_fp8, wide, plain, unrolled, mixed; /* wide: experts are as other matrices */
     lg_config cfg;
     lg_pjrt_device_info dev[LG_PJRT_MAX_DEV];
     uint32_t n_dev;
@@ -141,6 +142,13 @@ static bool read_experts(compile *c, const char *text) {
     return true;
 }
 
+static bool read_act(compile *c, const char *text) {
+    c->act_fp8 = strcmp(text, "fp8") == 0;
+    if (c->act_fp8 || strcmp(text, "bf16") == 0) return true;
+    fprintf(stderr, "%s: --act %s: expected bf16 or fp8\n", c->argv0, text);
+    return false;
+}
+
 enum {
     OPT_HELP = 1,
     TARGET,
@@ -151,6 +159,7 @@ enum {
     PARALLEL,
     POOL_CTX,
     EXPERTS,
+    ACT,
     WEIGHTS,
     KV,
     STATE,
@@ -169,6 +178,7 @@ static const struct option long_options[] = {{"model", required_argument, NULL, 
                                              {"parallel", required_argument, NULL, PARALLEL},
                                              {"pool-ctx", required_argument, NULL, POOL_CTX},
                                              {"experts", required_argument, NULL, EXPERTS},
+                                             {"act", required_argument, NULL, ACT},
                                              {"weights", required_argument, NULL, WEIGHTS},
                                              {"kv", required_argument, NULL, KV},
                                              {"state", required_argument, NULL, STATE},
@@ -195,6 +205,7 @@ static bool set_option(compile *c, int opt, const char *arg) {
     case PARALLEL: return lg_option_u64(argv0, "--parallel", arg, 1, 1u << 20, &c->n_parallel);
     case POOL_CTX: return lg_option_u64(argv0, "--pool-ctx", arg, 1, 1u << 24, &c->n_pool_ctx);
     case EXPERTS: return read_experts(c, arg);
+    case ACT: return read_act(c, arg);
     case WEIGHTS: return read_type(argv0, "--weights", arg, two, type, &c->weight);
     case KV: return read_type(argv0, "--kv", arg, name, type, &c->kv);
     case STATE: return read_type(argv0, "--state", arg, two, type, &c->state);
@@ -276,6 +287,7 @@ static bool prepare(compile *c) {
                            .weight = c->weight,
                            .expert = c->expert,
                            .scale_in = c->scale_in,
+                           .act_fp8 = c->act_fp8,
                            .moe = LG_PJRT_MOE_TILES,
                            .kv = c->kv,
                            .state = c->state,
@@ -376,12 +388,14 @@ static void print_head(const compile *c) {
            c->dev[0].kind, (double)c->limit_bytes / GIB);
     char scales[40] = "";
     if (c->scale_in) snprintf(scales, sizeof scales, " (a scale for %u inputs)", c->scale_in);
-    printf("matrices %s, experts %s%s, KV %s, state %s; on a device: %u slots, %u pages of %d "
-           "positions; %s, %s\n",
-           lg_pjrt_type_name(c->weight), lg_pjrt_type_name(c->expert ? c->expert : c->weight),
-           scales, lg_pjrt_type_name(c->kv), lg_pjrt_type_name(c->state), c->m.n_slot,
-           c->m.n_page, LG_PAGE_TOK, c->unrolled ? "unrolled" : "looped",
-           c->plain ? "plain" : lg_kernels_about(&c->kernels));
+    printf(
+        "matrices %s, experts %s%s%s, KV %s, state %s; on a device: %u slots, %u pages of %d "
+        "positions; %s, %s\n",
+        lg_pjrt_type_name(c->weight), lg_pjrt_type_name(c->expert ? c->expert : c->weight),
+        scales, c->act_fp8 ? " with rows of FP8" : "", lg_pjrt_type_name(c->kv),
+        lg_pjrt_type_name(c->state), c->m.n_slot, c->m.n_page, LG_PAGE_TOK,
+        c->unrolled ? "unrolled" : "looped",
+        c->plain ? "plain" : lg_kernels_about(&c->kernels));
     printf("%-22s %6s %7s %8s %8s %8s %8s %8s %7s\n", "bucket", "KiB", "s", "args", "kept",
            "temp", "results", "needs", "");
 }

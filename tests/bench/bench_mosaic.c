@@ -211,22 +211,27 @@ int main(int argc, char **argv) {
         snprintf(what, sizeof what, "gdn_prefill, 1024 rows, %u/%u heads", g.nk, g.nv);
         lg_mosaic_gdn_prefill(&g, &k, &body);
         both(&aot, what, &k, &body, twin_prefill, &g);
-        for (int down = 0; down < 2; down++) {
+        for (int way = 0; way < 12; way++) {
+            /* 16 rows, 32 rows, 32 rows of FP8; the same with scales of more inputs. */
+            bool down = way & 1, narrow = way / 2 % 3 == 2, wide_scale = way >= 6;
             lg_mosaic_gmm m = {.n_tile = 40,
-                               .tile_rows = 16,
+                               .tile_rows = way / 2 % 3 ? 32 : 16,
                                .n_stack = 2,
                                .n_expert = width[w].experts,
                                .n_in = down ? width[w].wide : width[w].hidden,
                                .n_out = down ? width[w].hidden : width[w].wide,
                                .k_block = 128,
-                               .tiled = true,
+                               .tiled = !wide_scale,
                                .swiglu = !down,
-                               .act = LG_M_BF16,
-                               .weight = LG_M_E4M3};
-            snprintf(what, sizeof what, "%s, 40 x 16 rows, %u x %u",
-                     down ? "gmm" : "gmm_swiglu", m.n_out, m.n_in);
+                               .act = narrow ? LG_M_E4M3 : LG_M_BF16,
+                               .weight = LG_M_E4M3,
+                               .hidden = LG_M_BF16};
+            if (wide_scale) m.k_block = m.n_in % 512 ? m.n_in : 512;
+            snprintf(what, sizeof what, "%s, 40 x %u rows%s, %u x %u, scales of %u",
+                     down ? "gmm" : "gmm_swiglu", m.tile_rows, narrow ? " of FP8" : "", m.n_out,
+                     m.n_in, m.k_block);
             lg_mosaic_gmm_kernel(&m, &k, &body);
-            both(&aot, what, &k, &body, twin_gmm, &m);
+            both(&aot, what, &k, &body, way < 2 ? twin_gmm : NULL, &m);
         }
     }
     rmdir(dump);

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 import server
@@ -106,6 +107,18 @@ class TwoDevices(Case):
         self.assertEqual(self.check_all(rows), [True] * 24)
 
 
+def kept_files(folder):
+    return [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names if name.endswith(".kept")]
+
+
+def wait_for_files(folder):
+    """Until no more are written: a server that ends does not wait long for them."""
+    n, now = -1, len(kept_files(folder))
+    while n != now:
+        time.sleep(3)
+        n, now = now, len(kept_files(folder))
+
+
 class Files(unittest.TestCase):
     @staticmethod
     def body(what="answer"):
@@ -144,10 +157,10 @@ class Files(unittest.TestCase):
                                       [lambda: [client(k) for k in range(len(bodies))]])
                     found.append([(a["choices"][0]["message"]["content"], a["usage"]["prompt_tokens_details"]["cached_tokens"],
                                    a["usage"]["prompt_tokens"]) for a in answers])
+                    wait_for_files(folder)
                     s.stop()
                     if n == 2:
-                        for where in folder, os.path.join(folder, "device-1"):
-                            self.assertTrue([name for name in os.listdir(where) if name.endswith(".kept")], where)
+                        self.assertEqual({os.path.dirname(path) for path in kept_files(folder)}, {folder, os.path.join(folder, "device-1")})
         for first, second, other in zip(*found):
             self.assertEqual(second[0], first[0])
             self.assertGreater(second[1], second[2] - 64)

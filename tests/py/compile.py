@@ -44,7 +44,7 @@ def wrong_use(path):
                        (("--model", path, "--kv", "f64"), "--kv f64"),
                        (("--model", path, "--experts", "fp8s64"), "--experts fp8s64: expected one of f32, bf16, fp8, wide, fp8s128, "),
                        (("--model", path, "--experts", "f16"), "--experts f16: expected one of f32, bf16, fp8, wide, fp8s128, "),
-                       ((), "--model is missing")]:
+                       (("--model", path, "--act", "f32"), "--act f32: expected bf16 or fp8"), ((), "--model is missing")]:
         code, out, err = run(*args)
         expect(code == 2 and part in err, "status 2 and %r" % part, (code, err))
     code, out, err = run("--model", path + ".none.json")
@@ -81,9 +81,11 @@ def toy(path):
     expect(code == 0 and "; 24 kernels; " in out, "24 kernels written out", (code, out, err))
     temp(out, {"decode-16-ctx-512": 0.015})
     # Experts as --device takes them.
-    for experts, said in [("wide", "experts bf16,"), ("fp8s128", "experts f8E4M3FN (a scale for 128 inputs),"),
-                          ("fp8s2048", "experts f8E4M3FN (a scale for 2048 inputs),")]:
-        code, out, err = run("--model", path, "--experts", experts, "--decode", "16", "--prefill", "", "--ctx", "512")
+    for experts, act, said in [("wide", "bf16", "experts bf16,"), ("fp8s128", "bf16", "experts f8E4M3FN (a scale for 128 inputs),"),
+                               ("fp8", "fp8", "experts f8E4M3FN with rows of FP8,"),
+                               ("fp8s2048", "fp8", "experts f8E4M3FN (a scale for 2048 inputs) with rows of FP8,")]:
+        code, out, err = run("--model", path, "--experts", experts, "--act", act, "--decode", "16", "--prefill", "8x128" if act == "fp8" else "",
+                             "--ctx", "512")
         print(out)
         expect(code == 0 and said in out and "expert kernels" in out, "%s, expert kernels" % said, (code, out, err))
     # Too much for a device: more pages than it has memory for.

@@ -41,6 +41,9 @@ def main():
     for cheaper in "state=bf16", "kv=fp8", "act=fp8":
         out, kl = verify("weights=f32," + cheaper)
         assert 1e-9 < kl < 0.003 and "passed" in out, out
+    # With FP8 weights the twins multiply FP8 by FP8, and the plain form the same numbers as floats.
+    kl = [verify("weights=f32,experts=fp8s512,act=fp8" + how)[1] for how in ("", ",kernels=twin")]
+    assert 1e-9 < kl[1] < 0.003 and abs(kl[1] - kl[0]) < 0.02 * kl[0], kl
     # Rows in FP8 are seen where they go into products, not before.
     out, kl = verify("weights=f32,act=fp8", "--operations", "--max-kl", "1e-6", status=1)
     rows = table(out)

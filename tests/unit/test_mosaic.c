@@ -349,8 +349,9 @@ typedef struct gmm_case {
     lg_mosaic_gmm g;
     lg_mosaic_kernel k;
     lg_buf body;
-    mosaic_array win[6];
+    mosaic_array win[7];
     uint32_t layer;
+    uint32_t w; /* window of the weights */
 } gmm_case;
 
 static double gmm_dot(const gmm_case *c, size_t row, uint32_t expert, uint32_t channel) {
@@ -358,11 +359,12 @@ static double gmm_dot(const gmm_case *c, size_t row, uint32_t expert, uint32_t c
     size_t matrix = (size_t)c->layer * c->g.n_expert + expert;
     double sum = 0;
     for (uint32_t i = 0; i < c->g.n_in; i++) {
-        double w = c->win[1].f[(matrix * all + channel) * c->g.n_in + i];
+        double w = c->win[c->w].f[(matrix * all + channel) * c->g.n_in + i];
         if (c->g.tiled)
-            w *= c->win[2].f[(matrix * (all / 128) + channel / 128) * nb + i / 128];
+            w *= c->win[c->w + 1].f[(matrix * (all / 128) + channel / 128) * nb + i / 128];
         else if (c->g.weight == LG_M_E4M3)
-            w *= c->win[2].f[(matrix * nb + i / c->g.k_block) * all + channel];
+            w *= c->win[c->w + 1].f[(matrix * nb + i / c->g.k_block) * all + channel];
+        if (c->g.act == LG_M_E4M3) w *= c->win[1].f[row * nb + i / c->g.k_block];
         sum += w * c->win[0].f[row * c->g.n_in + i];
     }
     return sum;
@@ -387,23 +389,29 @@ static void gmm_check(const gmm_case *c, const int32_t *expert, const int32_t *b
 static void gmm_run(lg_mosaic_gmm g) {
     int32_t expert[4] = {2, 2, 0, 0}, block[4] = {0, 2, 1, 1}, live[4] = {1, 1, 1, 0},
             layer[1] = {1};
-    gmm_case c = {.g = g, .layer = 1};
+    bool narrow = g.act == LG_M_E4M3;
+    gmm_case c = {.g = g, .layer = 1, .w = narrow ? 2 : 1};
     lg_mosaic_gmm_kernel(&c.g, &c.k, &c.body);
     shapes(&c.k, c.win);
     uint32_t per = g.weight == LG_M_E4M3 ? 2 : 1;
     c.win[0].f = drawn_floats(elements(&c.win[0]), 1.0f, true);
-    c.win[1].f = drawn_floats(elements(&c.win[1]), 1.0f, true);
+    if (narrow) {
+        for (size_t i = 0; i < elements(&c.win[0]); i++)
+            c.win[0].f[i] = mosaic_e4m3(100 * c.win[0].f[i]);
+        c.win[1].f = drawn_floats(elements(&c.win[1]), 0.01f, false);
+    }
+    mosaic_array *w = &c.win[c.w];
+    w->f = drawn_floats(elements(w), 1.0f, true);
     if (g.weight == LG_M_E4M3) {
-        for (size_t i = 0; i < elements(&c.win[1]); i++)
-            c.win[1].f[i] = mosaic_e4m3(c.win[1].f[i]);
-        c.win[2].f = drawn_floats(elements(&c.win[2]), 0.2f, false);
+        for (size_t i = 0; i < elements(w); i++) w->f[i] = mosaic_e4m3(w->f[i]);
+        w[1].f = drawn_floats(elements(&w[1]), 0.2f, false);
     }
     /* The expert without rows holds NaN: it must not be looked at. */
-    size_t n = elements(&c.win[1]) / g.n_stack / g.n_expert;
+    size_t n = elements(w) / g.n_stack / g.n_expert;
     for (uint32_t l = 0; l < g.n_stack; l++)
-        for (size_t i = 0; i < n; i++) c.win[1].f[((size_t)l * g.n_expert + 1) * n + i] = NAN;
+        for (size_t i = 0; i < n; i++) w->f[((size_t)l * g.n_expert + 1) * n + i] = NAN;
     if (g.swiglu)
-        for (uint32_t i = 0; i < per; i++) c.win[1 + per + i].f = c.win[1 + i].f;
+        for (uint32_t i = 0; i < per; i++) w[per + i].f = w[i].f;
     c.win[c.k.n_in].f = drawn_floats(elements(&c.win[c.k.n_in]), 1.0f, false);
     mosaic_array fetch[4] = {{.rank = 1, .dim = {4}, .i = expert},
                              {.rank = 1, .dim = {4}, .i = block},
@@ -414,15 +422,21 @@ static void gmm_run(lg_mosaic_gmm g) {
         gmm_check(&c, expert, block, live);
     }
     free(c.win[0].f);
-    free(c.win[1].f);
-    if (per == 2) free(c.win[2].f);
+    if (narrow) free(c.win[1].f);
+    free(w->f);
+    if (per == 2) free(w[1].f);
     free(c.win[c.k.n_in].f);
     lg_buf_fini(&c.body);
 }
 
-static void all_gmm(void) {
-    const lg_mosaic_gmm base = {
-        .n_tile = 4, .tile_rows = 16, .n_stack = 2, .n_expert = 3, .act = LG_M_BF16};
+/* Weights of every kind, with rows of one. */
+static void all_gmm_of(lg_mosaic_elem act) {
+    const lg_mosaic_gmm base = {.n_tile = 4,
+                                .tile_rows = act == LG_M_E4M3 ? 32 : 16,
+                                .n_stack = 2,
+                                .n_expert = 3,
+                                .act = act,
+                                .hidden = LG_M_BF16};
     lg_mosaic_gmm g = base;
     g.n_in = 512, g.n_out = 256, g.cols = 128, g.k_block = 512, g.swiglu = true,
     g.weight = LG_M_E4M3;
@@ -431,8 +445,8 @@ static void all_gmm(void) {
     g.n_in = 384, g.n_out = 128, g.k_block = 128, g.weight = LG_M_E4M3;
     gmm_run(g);
     g = base;
-    g.n_in = 256, g.n_out = 128, g.k_block = 256, g.swiglu = true, g.weight = LG_M_BF16,
-    g.tile_rows = 32;
+    g.n_in = 256, g.n_out = 128, g.k_block = 256, g.swiglu = true;
+    g.weight = act == LG_M_E4M3 ? LG_M_E4M3 : LG_M_BF16, g.tile_rows *= 2;
     gmm_run(g);
     g = base;
     g.n_in = 384, g.n_out = 256, g.cols = 128, g.k_block = 128, g.swiglu = g.tiled = true,
@@ -448,6 +462,11 @@ static void all_gmm(void) {
     gmm_run(g);
     g.n_in = 2048, g.k_block = 1024;
     gmm_run(g);
+}
+
+static void all_gmm(void) {
+    all_gmm_of(LG_M_BF16);
+    all_gmm_of(LG_M_E4M3);
 }
 
 /* ---- Attention ---- */

@@ -348,10 +348,12 @@ static void make_tiles(lg_hlo *h, lg_hlo_val local, tiled *t) {
                          lg_hlo_idx(h, &t->pair, 1), spot);
 }
 
-static lg_hlo_val gmm(const lg_kernels *k, lg_step_emit *s, const tiled *t, lg_hlo_val x,
-                      lg_pjrt_weight w, lg_pjrt_weight scale, bool swiglu) {
+/* x: rows, and where they are FP8 their scales (else 0). */
+static lg_hlo_val gmm(const lg_kernels *k, lg_step_emit *s, const tiled *t,
+                      const lg_hlo_val x[2], lg_pjrt_weight w, lg_pjrt_weight scale,
+                      bool swiglu) {
     lg_hlo *h = &s->h;
-    lg_hlo_val weight[2] = {lg_step_weight_arg(s, w)}, arg[9], out = 0;
+    lg_hlo_val weight[2] = {lg_step_weight_arg(s, w)}, arg[10], out = 0;
     lg_mosaic_kernel kernel;
     lg_buf body = {0};
     uint32_t n = 4, n_weight = s->expert == LG_HLO_E4M3 ? 2 : 1;
@@ -376,12 +378,18 @@ static lg_hlo_val gmm(const lg_kernels *k, lg_step_emit *s, const tiled *t, lg_h
                                                    : 128,
                        .tiled = n_weight == 2 && !s->m->scale_in,
                        .swiglu = swiglu,
-                       .act = k->twin ? elem_of(s->weight) : LG_M_BF16,
-                       .weight = elem_of(s->expert)};
+                       .weight = elem_of(s->expert),
+                       .hidden = k->twin ? elem_of(s->weight) : LG_M_BF16};
+    g.act = x[1] ? LG_M_E4M3 : g.hidden;
     lg_hlo_type one = LG_HLO_T(I32, 1);
     memcpy(arg, t->fetch, sizeof t->fetch);
     arg[3] = s->group ? lg_hlo_reshape(h, s->group, one) : lg_hlo_int(h, one, 0);
-    arg[n++] = lg_hlo_convert(h, x, g.act == LG_M_F32 ? LG_HLO_F32 : LG_HLO_BF16);
+    if (x[1]) {
+        arg[n++] = x[0];
+        arg[n++] = x[1];
+    } else {
+        arg[n++] = lg_hlo_convert(h, x[0], g.act == LG_M_F32 ? LG_HLO_F32 : LG_HLO_BF16);
+    }
     for (uint32_t twice = 0; twice < (swiglu ? 2u : 1u); twice++)
         for (uint32_t i = 0; i < n_weight; i++) arg[n++] = weight[i];
     if (k->twin) {
@@ -405,6 +413,9 @@ static lg_hlo_val experts(void *ctx, lg_step_emit *s, lg_hlo_val x, lg_hlo_val i
                .m = each >= 64   ? 128
                     : each >= 24 ? 64
                                  : 16};
+    /* With FP8 weights, FP8 rows stay so; else rounded ones are the weights' type. */
+    bool narrow = s->m->act_fp8 && s->expert == LG_HLO_E4M3;
+    if (narrow && t.m < 32) t.m = 32; /* rows of a tile of FP8 */
     lg_hlo_type flat = LG_HLO_T(I32, t.n_pair), nk = LG_HLO_T(I32, n, k);
     t.n_tile = t.n_pair / t.m + (t.n_expert < t.n_pair ? t.n_expert : t.n_pair);
     lg_hlo_val local = lg_hlo_sub(h, id, lg_hlo_bcast(h, first, nk, ""));
@@ -413,10 +424,20 @@ static lg_hlo_val experts(void *ctx, lg_step_emit *s, lg_hlo_val x, lg_hlo_val i
     local = lg_hlo_select(h, mine, local, lg_hlo_int(h, nk, t.n_expert));
     make_tiles(h, lg_hlo_reshape(h, local, flat), &t);
     lg_hlo_val row = lg_hlo_bin_i(h, "divide", pick(h, t.pair, t.row_place), k);
-    lg_hlo_val y = gmm(ctx, s, &t, pick(h, x, row), LG_PJRT_W_EXPERT_GATE_UP,
-                       LG_PJRT_W_EXPERT_GATE_UP_SCALE, true);
-    if (s->m->act_fp8) y = lg_step_round_rows(s, y);
-    y = gmm(ctx, s, &t, y, LG_PJRT_W_EXPERT_DOWN, LG_PJRT_W_EXPERT_DOWN_SCALE, false);
+    lg_hlo_val in[2] = {x, 0}, hid[2] = {0};
+    if (narrow) {
+        in[0] = lg_step_split_rows(s, x, &in[1]);
+        in[1] = pick(h, in[1], row);
+    }
+    in[0] = pick(h, in[0], row);
+    hid[0] =
+        gmm(ctx, s, &t, in, LG_PJRT_W_EXPERT_GATE_UP, LG_PJRT_W_EXPERT_GATE_UP_SCALE, true);
+    if (narrow)
+        hid[0] = lg_step_split_rows(s, hid[0], &hid[1]);
+    else if (s->m->act_fp8)
+        hid[0] = lg_step_round_rows(s, hid[0]);
+    lg_hlo_val y =
+        gmm(ctx, s, &t, hid, LG_PJRT_W_EXPERT_DOWN, LG_PJRT_W_EXPERT_DOWN_SCALE, false);
     lg_hlo_val own = lg_hlo_reshape(h, pick(h, y, t.back), LG_HLO_T(F32, n, k, s->cfg->n_embd));
     own = lg_hlo_mul(h, own, lg_hlo_like(h, w, own, "01"));
     own = lg_hlo_select_f(h, lg_hlo_like(h, mine, own, "01"), own,

@@ -2,8 +2,9 @@
  *
  * Rows are sorted by expert and cut into tiles that hold rows of one expert only.  The grid runs over tiles inside panels of
  * output columns: tiles of one expert follow each other, so its panel is read once, and experts without rows are never read.
- * Weights stay as they are stored; FP8 becomes BF16 in VMEM (exact) on its way to the matrix unit.  The sum over inputs is cut
- * into blocks as wide as a scale reaches: a block's product, made 512 inputs at a time and summed in F32, times its scales, is added.
+ * Weights stay as they are stored; FP8 becomes BF16 in VMEM (exact) on its way to the matrix unit, unless rows are FP8 too: then the
+ * unit multiplies FP8.  The sum over inputs is cut into blocks as wide as a scale reaches: a block's product, made 512 inputs at a time
+ * and summed in F32, times its scales, is added.
  * With gate and up in one weight both panels of the same columns are read, and silu(gate) * up is all that is written.
  * Test: tests/unit/test_mosaic.c */
 #include "backend/pjrt/mosaic/mosaic_kern.h"
@@ -23,10 +24,13 @@ static uint32_t panel_cols(const lg_mosaic_gmm *g) {
 }
 
 bool lg_mosaic_gmm_fits(const lg_mosaic_gmm *g) {
-    if (g->act != LG_M_BF16 || !g->n_tile || !g->n_stack || !g->n_expert || !g->n_in ||
-        !g->n_out)
+    bool narrow = g->act == LG_M_E4M3;
+    if ((!narrow && g->act != LG_M_BF16) || (narrow && g->weight != LG_M_E4M3) ||
+        (g->swiglu && g->hidden != LG_M_BF16))
         return false;
-    if (g->tile_rows % 16 || !g->tile_rows || g->n_out % 128 || g->k_block % 128 || !g->k_block)
+    if (!g->n_tile || !g->n_stack || !g->n_expert || !g->n_in || !g->n_out) return false;
+    if (g->tile_rows % (narrow ? 32 : 16) || !g->tile_rows || g->n_out % 128 ||
+        g->k_block % 128 || !g->k_block)
         return false;
     if (g->tiled && (g->k_block != 128 || g->weight != LG_M_E4M3)) return false;
     if (g->cols && (g->cols % 128 || g->n_out % g->cols)) return false;
@@ -47,6 +51,8 @@ void lg_mosaic_gmm_shape(const lg_mosaic_gmm *g, lg_mosaic_kernel *k) {
                             .n_fetch = 4,
                             .fetch = {t, t, t, 1}};
     k->win[n++] = (lg_mosaic_window){g->act, 2, {t * tm, g->n_in}, {tm, g->n_in}, {row, z}, 0};
+    if (g->act == LG_M_E4M3)
+        k->win[n++] = (lg_mosaic_window){LG_M_F32, 2, {t * tm, nb}, {tm, nb}, {row, z}, 0};
     for (uint32_t i = 0; i < pair; i++) {
         lg_mosaic_at c =
             i ? (lg_mosaic_at){.kind = LG_M_AT_ADD, .g = 0, .add = g->n_out / cols} : col;
@@ -62,7 +68,7 @@ void lg_mosaic_gmm_shape(const lg_mosaic_gmm *g, lg_mosaic_kernel *k) {
     k->n_in = n;
     k->n_out = 1;
     k->win[n] = (lg_mosaic_window){
-        g->swiglu ? g->act : LG_M_F32, 2, {t * tm, g->n_out}, {tm, cols}, {row, col}, 0};
+        g->swiglu ? g->hidden : LG_M_F32, 2, {t * tm, g->n_out}, {tm, cols}, {row, col}, 0};
     lg_mosaic_limit(k);
 }
 
@@ -98,7 +104,10 @@ static lg_mv panel(lg_mosaic *m, const lg_mosaic_gmm *g, uint32_t weight, uint32
     uint32_t cols = m->win[weight].type.dim[2], kb = g->k_block;
     uint32_t step = kb % K_STEP ? kb : K_STEP;
     lg_mv zero = lg_mosaic_fill_f32(m, g->tile_rows, cols, 0.0f), sum = zero, part = zero,
-          scale = {0};
+          scale = {0}, row_scale = {0};
+    if (g->act == LG_M_E4M3)
+        row_scale = lg_mosaic_load_rows(m, m->win[1], (lg_mv[]){z, z}, g->tile_rows,
+                                        g->n_in / g->k_block);
     if (g->weight == LG_M_E4M3) {
         lg_mv from =
             lg_mosaic_bin(m, "arith.muli", m->grid[0], lg_mosaic_i32(m, (int32_t)cols));
@@ -111,12 +120,17 @@ static lg_mv panel(lg_mosaic *m, const lg_mosaic_gmm *g, uint32_t weight, uint32
             lg_mosaic_load(m, m->win[0], (lg_mv[]){z, at}, (uint32_t[]){g->tile_rows, step});
         lg_mv w = lg_mosaic_load(m, m->win[weight], (lg_mv[]){z, z, z, at},
                                  (uint32_t[]){1, 1, cols, step});
-        w = lg_mosaic_to(m, lg_mosaic_matrix_of(m, w, cols, step), LG_M_BF16);
+        w = lg_mosaic_matrix_of(m, w, cols, step);
+        if (g->act != LG_M_E4M3) w = lg_mosaic_to(m, w, LG_M_BF16);
         part = lg_mosaic_matmul(m, x, w, part, false, true);
         if (g->weight != LG_M_E4M3 || (k + step) % kb) continue;
         lg_mv s = lg_mosaic_slice(m, scale, k / kb, 0, 1, cols);
-        sum = lg_mosaic_add(m, sum,
-                            lg_mosaic_mul(m, part, lg_mosaic_spread(m, s, g->tile_rows, cols)));
+        part = lg_mosaic_mul(m, part, lg_mosaic_spread(m, s, g->tile_rows, cols));
+        if (g->act == LG_M_E4M3) {
+            s = lg_mosaic_slice(m, row_scale, 0, k / kb, g->tile_rows, 1);
+            part = lg_mosaic_mul(m, part, lg_mosaic_spread(m, s, g->tile_rows, cols));
+        }
+        sum = lg_mosaic_add(m, sum, part);
         part = zero;
     }
     return g->weight == LG_M_E4M3 ? sum : part;
@@ -130,9 +144,10 @@ void lg_mosaic_gmm_kernel(const lg_mosaic_gmm *g, lg_mosaic_kernel *k, lg_buf *b
     lg_mv z = lg_mosaic_index(m, 0);
     lg_mv live = lg_mosaic_scalar(m, m->fetch[LIVE], lg_mosaic_to(m, m->grid[1], LG_M_INDEX));
     lg_mosaic_if(m, lg_mosaic_cmp(m, 1, live, lg_mosaic_i32(m, 0)));
-    lg_mv y = panel(m, g, 1, 0, z);
+    uint32_t first = g->act == LG_M_E4M3 ? 2 : 1;
+    lg_mv y = panel(m, g, first, 0, z);
     if (g->swiglu) {
-        lg_mv up = panel(m, g, g->weight == LG_M_E4M3 ? 3 : 2, g->n_out, z);
+        lg_mv up = panel(m, g, first + (g->weight == LG_M_E4M3 ? 2 : 1), g->n_out, z);
         y = lg_mosaic_mul(m, lg_mosaic_mul(m, y, lg_mosaic_sigmoid(m, y)), up);
     }
     lg_mosaic_store_rows(m, y, m->win[k->n_in], (lg_mv[]){z, z});

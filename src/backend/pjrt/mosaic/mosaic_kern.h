@@ -61,18 +61,20 @@ typedef struct lg_mosaic_gmm {
     uint32_t k_block; /* inputs that share a scale: a multiple of 128 that divides n_in */
     bool
         tiled; /* scales are of 128 x 128 weights (k_block 128), not of k_block inputs of one output */
-    bool swiglu;           /* gate's rows, then up's: the result is silu(gate) * up */
-    lg_mosaic_elem act;    /* of rows: BF16 for the kernel */
+    bool swiglu; /* gate's rows, then up's: the result is silu(gate) * up */
+    lg_mosaic_elem
+        act; /* of rows: BF16 for the kernel, or E4M3 with scales where weights are */
     lg_mosaic_elem weight; /* BF16, or E4M3 with scales */
+    lg_mosaic_elem hidden; /* of swiglu's result: BF16 for the kernel */
 } lg_mosaic_gmm;
 
-/* N tiles of M rows of one expert each; tiles of an expert follow each other.  W = n_out, or 2 n_out with swiglu.
+/* N tiles of M rows (a multiple of 16, of FP8 ones of 32) of one expert each; tiles of an expert follow each other.  W = n_out, or 2 n_out with swiglu.
  *   i32: expert [N]; block [N]: where the tile's rows are, in tiles; live [N]: 0 for a tile without rows, which names the expert
  *        and block of the one before it (so nothing is read or written for it); layer [1]
- *   operands: x [N M][n_in] of type act; then once, or with swiglu twice (the same arrays): weights [n_stack][n_expert][W][n_in] and,
+ *   operands: x [N M][n_in] of type act, and of E4M3 scales F32 [N M][n_in / k_block]; then once, or with swiglu twice (the same arrays): weights [n_stack][n_expert][W][n_in] and,
  *        for E4M3, scales F32 (multiply to get the number): [n_stack][n_expert][n_in / k_block][W], or when tiled
  *        [n_stack][n_expert][W / 128][n_in / 128]
- *   result: [N M][n_out], of type act with swiglu, else F32; blocks that no live tile names: anything. */
+ *   result: [N M][n_out], of type hidden with swiglu, else F32; blocks that no live tile names: anything. */
 bool lg_mosaic_gmm_fits(const lg_mosaic_gmm *g);
 void lg_mosaic_gmm_kernel(const lg_mosaic_gmm *g, lg_mosaic_kernel *k, lg_buf *body);
 void lg_mosaic_gmm_shape(const lg_mosaic_gmm *g, lg_mosaic_kernel *k);

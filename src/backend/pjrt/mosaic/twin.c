@@ -166,41 +166,74 @@ void lg_twin_gdn_prefill(const lg_mosaic_gdn *g, lg_hlo *h, const lg_hlo_val *ar
 
 /* ---- Grouped product ---- */
 
+/* FP8 rows x [n][m][in] by FP8 weights [n][w][in]: a block's product, summed in F32, times its scales; and the sum of all. */
+static lg_hlo_val gmm_narrow(const lg_mosaic_gmm *g, lg_hlo *h, lg_hlo_val x,
+                             lg_hlo_val x_scale, lg_hlo_val weight, lg_hlo_val scale) {
+    lg_hlo_type t = lg_hlo_type_at(h, weight);
+    int64_t n = t.dim[0], w = t.dim[1], m = g->tile_rows, kb = g->k_block, nb = g->n_in / kb;
+    x = lg_hlo_reshape(h, x, lg_hlo_as(LG_HLO_T(F32, n, m, nb, kb), LG_HLO_E4M3));
+    weight = lg_hlo_reshape(h, weight, lg_hlo_as(LG_HLO_T(F32, n, w, nb, kb), LG_HLO_E4M3));
+    lg_hlo_val y = lg_hlo_dot(h, "nmbk,nwbk->nbmw", x, weight);
+    if (g->tiled) {
+        y = lg_hlo_reshape(h, y, LG_HLO_T(F32, n, nb, m, w / kb, kb));
+        y = lg_hlo_mul(h, y, lg_hlo_like(h, lg_hlo_transpose(h, scale, "021"), y, "013"));
+        y = lg_hlo_reshape(h, y, LG_HLO_T(F32, n, nb, m, w));
+    } else {
+        y = lg_hlo_mul(h, y, lg_hlo_like(h, scale, y, "013"));
+    }
+    x_scale = lg_hlo_transpose(h, lg_hlo_reshape(h, x_scale, LG_HLO_T(F32, n, m, nb)), "021");
+    y = lg_hlo_mul(h, y, lg_hlo_like(h, x_scale, y, "012"));
+    return lg_hlo_reduce(h, "add", y, 1);
+}
+
+/* F32 weights [n][w][in] of FP8 ones with their scales. */
+static lg_hlo_val gmm_wide(const lg_mosaic_gmm *g, lg_hlo *h, lg_hlo_val weight,
+                           lg_hlo_val scale) {
+    lg_hlo_type t = lg_hlo_type_at(h, weight);
+    int64_t n = t.dim[0], w = t.dim[1], in = g->n_in, kb = g->k_block;
+    if (g->tiled) {
+        weight = lg_hlo_reshape(h, weight, LG_HLO_T(F32, n, w / kb, kb, in / kb, kb));
+        weight = lg_hlo_mul(h, weight, lg_hlo_like(h, scale, weight, "013"));
+    } else {
+        weight = lg_hlo_reshape(h, weight, LG_HLO_T(F32, n, w, in / kb, kb));
+        weight = lg_hlo_mul(h, weight,
+                            lg_hlo_like(h, lg_hlo_transpose(h, scale, "021"), weight, "012"));
+    }
+    return lg_hlo_reshape(h, weight, t);
+}
+
 void lg_twin_gmm(const lg_mosaic_gmm *g, lg_hlo *h, const lg_hlo_val *arg, lg_hlo_val *result) {
-    int64_t n = g->n_tile, m = g->tile_rows, in = g->n_in, w = g->n_out * (g->swiglu ? 2 : 1),
-            kb = g->k_block;
-    lg_hlo_dt act = lg_hlo_type_at(h, arg[4]).dt;
+    int64_t n = g->n_tile, m = g->tile_rows, in = g->n_in;
+    bool narrow = g->act == LG_M_E4M3;
+    const lg_hlo_val *weights = arg + (narrow ? 6 : 5);
+    lg_hlo_dt dt = narrow ? LG_HLO_E4M3 : LG_HLO_F32;
     lg_hlo_val layer = lg_hlo_bcast(h, element(h, arg[3], 0), LG_HLO_T(I32, n), "");
     lg_hlo_val idx = lg_hlo_idx(h, (lg_hlo_val[]){layer, arg[0]}, 2);
-    lg_hlo_val x =
-        lg_hlo_reshape(h, lg_hlo_convert(h, arg[4], LG_HLO_F32), LG_HLO_T(F32, n, m, in));
-    x = lg_hlo_take(h, x, lg_hlo_idx(h, &arg[1], 1));
-    lg_hlo_val weight = lg_hlo_convert(h, lg_hlo_take(h, arg[5], idx), LG_HLO_F32);
-    if (g->weight == LG_M_E4M3) {
-        lg_hlo_val scale = lg_hlo_take(h, arg[6], idx);
-        if (g->tiled) {
-            weight = lg_hlo_reshape(h, weight, LG_HLO_T(F32, n, w / kb, kb, in / kb, kb));
-            weight = lg_hlo_mul(h, weight, lg_hlo_like(h, scale, weight, "013"));
-        } else {
-            weight = lg_hlo_reshape(h, weight, LG_HLO_T(F32, n, w, in / kb, kb));
-            weight = lg_hlo_mul(
-                h, weight, lg_hlo_like(h, lg_hlo_transpose(h, scale, "021"), weight, "012"));
-        }
-        weight = lg_hlo_reshape(h, weight, LG_HLO_T(F32, n, w, in));
+    lg_hlo_val x = lg_hlo_convert(h, arg[4], dt), y, block = lg_hlo_idx(h, &arg[1], 1);
+    x = lg_hlo_take(h, lg_hlo_reshape(h, x, lg_hlo_as(LG_HLO_T(F32, n, m, in), dt)), block);
+    lg_hlo_val weight = lg_hlo_convert(h, lg_hlo_take(h, weights[0], idx), dt);
+    lg_hlo_val scale = g->weight == LG_M_E4M3 ? lg_hlo_take(h, weights[1], idx) : 0;
+    if (narrow) {
+        lg_hlo_val x_scale =
+            lg_hlo_reshape(h, arg[5], LG_HLO_T(F32, n, m, g->n_in / g->k_block));
+        y = gmm_narrow(g, h, x, lg_hlo_take(h, x_scale, block), weight, scale);
+    } else {
+        if (scale) weight = gmm_wide(g, h, weight, scale);
+        y = lg_hlo_dot(h, "nmk,nwk->nmw", x, weight);
     }
-    lg_hlo_val y = lg_hlo_dot(h, "nmk,nwk->nmw", x, weight);
+    lg_hlo_dt hidden = g->hidden == LG_M_BF16 ? LG_HLO_BF16 : LG_HLO_F32;
     if (g->swiglu) {
         lg_hlo_val gate = lg_hlo_slice(h, y, 2, 0, g->n_out);
         y = lg_hlo_mul(h, lg_hlo_mul(h, gate, lg_hlo_un(h, "logistic", gate)),
                        lg_hlo_slice(h, y, 2, g->n_out, g->n_out));
-        y = lg_hlo_convert(h, y, act);
+        y = lg_hlo_convert(h, y, hidden);
     }
     /* Each live tile to its block. */
     lg_hlo_val to = lg_hlo_select(h, lg_hlo_cmp_i(h, "NE", arg[2], 0), arg[1],
                                   lg_hlo_int(h, LG_HLO_T(I32, n), n));
     y = lg_hlo_put(h, lg_hlo_float(h, lg_hlo_type_at(h, y), 0.0f), lg_hlo_idx(h, &to, 1), y);
     result[0] = lg_hlo_reshape(
-        h, y, lg_hlo_as(LG_HLO_T(F32, n * m, g->n_out), g->swiglu ? act : LG_HLO_F32));
+        h, y, lg_hlo_as(LG_HLO_T(F32, n * m, g->n_out), g->swiglu ? hidden : LG_HLO_F32));
 }
 
 /* ---- Attention: every tile gathers its sequence's whole row of the table ---- */

@@ -33,7 +33,7 @@ typedef struct lg_pjrt_model {
     uint32_t
         scale_in; /* 0: scales are of 128 x 128 blocks; else of so many inputs of one output (lg_pjrt_scale_in) */
     bool
-        act_fp8; /* rows into the routed experts' products are rounded to E4M3 (lg_step_round_rows) */
+        act_fp8; /* rows into the routed experts' products are rounded to E4M3 (lg_step_split_rows) */
     lg_pjrt_moe moe;
     lg_pjrt_type kv;    /* F32, BF16, F16, F8E4M3FN */
     lg_pjrt_type state; /* of S: F32 or BF16 */

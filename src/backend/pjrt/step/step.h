@@ -113,9 +113,13 @@ lg_hlo_val lg_step_matmul(lg_step_emit *s, lg_hlo_val x, lg_hlo_val w);
 lg_hlo_val lg_step_norm(lg_step_emit *s, lg_hlo_val x, lg_hlo_val w);
 lg_hlo_val lg_step_silu(lg_step_emit *s, lg_hlo_val x);
 
-/* Rows into a routed expert's product [..][n] as the weights' type.  With model.act_fp8 each 128 of them (the whole row, where it is not cut so) are E4M3 numbers
- * times the power of two that brings the largest to 128 .. 256: what BF16 holds exactly, so a product of FP8 rows would be
- * the same. */
+/* Rows [..][n] into a routed expert's product as E4M3 numbers and, F32 [..][n / g], their scales: for as many inputs as share a scale
+ * of the weights (128 where these have none, the whole row where that does not divide it) the power of two that brings the largest
+ * to 124 ... 248.  Rows that are such numbers already stay what they are. */
+lg_hlo_val lg_step_split_rows(lg_step_emit *s, lg_hlo_val x, lg_hlo_val *scale);
+
+/* Rows into a routed expert's product [..][n] as the weights' type; with model.act_fp8 the numbers of lg_step_split_rows, which BF16
+ * holds exactly, so a product of FP8 rows is the same. */
 lg_hlo_val lg_step_round_rows(lg_step_emit *s, lg_hlo_val x);
 
 /* Rows of the sequences from..from + n - 1 out of [S] values. */

@@ -32,25 +32,47 @@ static lg_hlo_val mlp(lg_step_emit *s, lg_hlo_val x, lg_pjrt_weight gate_up,
     return lg_step_matmul(s, gated(s, gu), lg_step_weight(s, down));
 }
 
-lg_hlo_val lg_step_round_rows(lg_step_emit *s, lg_hlo_val x) {
+/* Inputs of a row of n that share a scale. */
+static int64_t row_group(const lg_step_emit *s, int64_t n) {
+    if (s->expert == LG_HLO_E4M3 && s->m->scale_in)
+        return lg_pjrt_scale_in(s->m->scale_in, (uint32_t)n);
+    return n % 128 ? n : 128;
+}
+
+lg_hlo_val lg_step_split_rows(lg_step_emit *s, lg_hlo_val x, lg_hlo_val *scale) {
     lg_hlo *h = &s->h;
-    lg_hlo_type t = lg_hlo_as(lg_hlo_type_at(h, x), LG_HLO_F32);
-    if (!s->m->act_fp8 || t.n_dim == 0) return lg_hlo_convert(h, x, s->weight);
-    int64_t last = t.dim[t.n_dim - 1], g = last % 128 ? last : 128, n = lg_hlo_count(t) / g;
+    lg_hlo_type t = lg_hlo_as(lg_hlo_type_at(h, x), LG_HLO_F32), ts = t;
+    int64_t last = t.dim[t.n_dim - 1], g = row_group(s, last), n = lg_hlo_count(t) / g;
     lg_hlo_type part = LG_HLO_T(F32, n, g), one = LG_HLO_T(F32, n);
     x = lg_hlo_reshape(h, lg_hlo_convert(h, x, LG_HLO_F32), part);
     lg_hlo_val top = lg_hlo_reduce(h, "maximum", lg_hlo_un(h, "abs", x), 1);
     top = lg_hlo_bin_f(h, "maximum", top, 0x1p-100f);
-    /* The power of two at or below the largest; it becomes 128. */
+    /* The power of two at or below the largest becomes 128; one that would be rounded to 256 becomes less than 128, so that what
+     * was rounded is not rounded again when it is split once more. */
+    top = lg_hlo_bin_f(h, "multiply", top, 0x1.09p0f);
     top = lg_hlo_bitcast(h, top, lg_hlo_as(one, LG_HLO_I32));
     top = lg_hlo_bitcast(h, lg_hlo_bin_i(h, "and", top, 0x7f800000), one);
-    lg_hlo_val scale = lg_hlo_like(h, lg_hlo_bin_f(h, "multiply", top, 0x1p-7f), x, "0");
-    lg_hlo_val q = lg_hlo_convert(h, lg_hlo_bin(h, "divide", x, scale), LG_HLO_E4M3);
+    lg_hlo_val each = lg_hlo_bin_f(h, "multiply", top, 0x1p-7f);
+    lg_hlo_val q = lg_hlo_bin(h, "divide", x, lg_hlo_like(h, each, x, "0"));
+    ts.dim[t.n_dim - 1] = last / g;
+    *scale = lg_hlo_reshape(h, each, ts);
+    return lg_hlo_reshape(h, lg_hlo_convert(h, q, LG_HLO_E4M3), lg_hlo_as(t, LG_HLO_E4M3));
+}
+
+lg_hlo_val lg_step_round_rows(lg_step_emit *s, lg_hlo_val x) {
+    lg_hlo *h = &s->h;
+    lg_hlo_type t = lg_hlo_type_at(h, x);
+    lg_hlo_val scale;
+    if (!s->m->act_fp8 || t.n_dim == 0) return lg_hlo_convert(h, x, s->weight);
+    lg_hlo_val q = lg_step_split_rows(s, x, &scale);
     /* As bits between, so that no compiler takes both conversions away. */
-    q = lg_hlo_bitcast(h, q, lg_hlo_as(part, LG_HLO_U8));
-    q = lg_hlo_convert(h, lg_hlo_bitcast(h, q, lg_hlo_as(part, LG_HLO_E4M3)), LG_HLO_F32);
-    x = lg_hlo_reshape(h, lg_hlo_mul(h, q, scale), t);
-    return lg_hlo_convert(h, x, s->weight);
+    q = lg_hlo_bitcast(h, q, lg_hlo_as(t, LG_HLO_U8));
+    q = lg_hlo_convert(h, lg_hlo_bitcast(h, q, lg_hlo_as(t, LG_HLO_E4M3)), LG_HLO_F32);
+    int64_t n = lg_hlo_count(lg_hlo_type_at(h, scale));
+    q = lg_hlo_reshape(h, q, LG_HLO_T(F32, n, lg_hlo_count(t) / n));
+    scale = lg_hlo_reshape(h, scale, LG_HLO_T(F32, n));
+    q = lg_hlo_mul(h, q, lg_hlo_like(h, scale, q, "0"));
+    return lg_hlo_convert(h, lg_hlo_reshape(h, q, lg_hlo_as(t, LG_HLO_F32)), s->weight);
 }
 
 /* FP8 weights q [..][n_out][n_in] with their scales, as the type of the products. */
