@@ -36,10 +36,13 @@ static double touch(const lg_group_shape *g) {
     return 1 - none;
 }
 
-/* Every rank sends `bytes` for each of its rows to each other rank. */
-static double to_all(const lg_links *l, const lg_group_shape *g, lg_row_count r, double bytes) {
+/* Every rank has `bytes` for each of its rows for each other rank; in a window, if `shared` and there is one. */
+static double to_all(const lg_links *l, const lg_group_shape *g, lg_row_count r, double bytes,
+                     bool shared) {
     double n = g->n_rank, local = n / g->n_node, in = local - 1, out = n - local, s = 0;
-    if (in > 0)
+    shared = shared && l->shared_bytes_s > 0;
+    if (in > 0 && shared) s += l->in.latency_s + in * r.most * bytes / l->shared_bytes_s;
+    if (in > 0 && !shared)
         s += l->in.latency_s + (in - 1) * l->in.message_s + in * r.most * bytes / l->in.bytes_s;
     if (out > 0)
         s += l->out.latency_s + (out - 1) * l->out.message_s +
@@ -74,7 +77,8 @@ static double record_bytes(const lg_group_shape *g, lg_exchange_kind kind) {
 double lg_exchange_rows_seconds(const lg_links *l, const lg_group_shape *g,
                                 lg_exchange_kind kind, lg_row_count n) {
     if (kind == LG_EXCHANGE_AUTO) kind = lg_exchange_choose(l, g, n);
-    return g->n_rank < 2 ? 0 : to_all(l, g, n, record_bytes(g, kind));
+    return g->n_rank < 2 ? 0
+                         : to_all(l, g, n, record_bytes(g, kind), kind != LG_EXCHANGE_ALLTOALL);
 }
 
 lg_exchange_kind lg_exchange_choose(const lg_links *l, const lg_group_shape *g,
@@ -91,12 +95,12 @@ double lg_exchange_seconds(const lg_links *l, const lg_group_shape *g, lg_exchan
     if (kind == LG_EXCHANGE_AUTO) kind = lg_exchange_choose(l, g, n);
     double there = lg_exchange_rows_seconds(l, g, kind, n);
     if (kind == LG_EXCHANGE_STRICT)
-        return there + to_all(l, g, n, 4 * g->n_embd * g->k / g->n_rank);
+        return there + to_all(l, g, n, 4 * g->n_embd * g->k / g->n_rank, true);
     if (kind == LG_EXCHANGE_REDUCE) return there + reduce(l, g, n);
     /* The more one rank has the rows, the more its last message is still on its way when the first sums come home. */
     double lone = n.all > 0 ? (n.most * g->n_rank / n.all - 1) / (g->n_rank - 1) : 0;
     double before = fmin(fmax(lone, 0), 1) * (g->n_rank - 2) / (g->n_rank - 1);
-    return there + (1 - before) * to_all(l, g, n, touch(g) * row);
+    return there + (1 - before) * to_all(l, g, n, touch(g) * row, false);
 }
 
 /* ---- dividing a sequence ---- */
@@ -122,15 +126,15 @@ double lg_divide_seconds(const lg_links *l, const lg_group_shape *g, const lg_di
     double ranks = g->n_rank;
     if (ranks < 2) return 0;
     lg_row_count rows = {n, n / ranks}, lone = {1, 1};
-    double there = fmax(to_all(l, g, rows, d->in / ranks) - rows.most * d->z_s, 0);
-    double swaps = there + to_all(l, g, rows, d->out / ranks);
-    double keys = fmax(to_all(l, g, rows, d->keys) - rows.most * d->q_s, 0);
+    double there = fmax(to_all(l, g, rows, d->in / ranks, false) - rows.most * d->z_s, 0);
+    double swaps = there + to_all(l, g, rows, d->out / ranks, false);
+    double keys = fmax(to_all(l, g, rows, d->keys, false) - rows.most * d->q_s, 0);
     double heads = n * (d->own_heads_s - d->all_heads_s);
-    double home = (1 + n_save) * to_all(l, g, lone, d->state / ranks);
+    double home = (1 + n_save) * to_all(l, g, lone, d->state / ranks, false);
     double before = 0;
     if (n_before > 0)
-        before = d->n_gdn * to_all(l, g, lone, d->state / ranks) +
-                 d->n_attn * to_all(l, g, lone, n_before * d->page);
+        before = d->n_gdn * to_all(l, g, lone, d->state / ranks, false) +
+                 d->n_attn * to_all(l, g, lone, n_before * d->page, false);
     return d->n_gdn * (swaps + home + heads) + d->n_attn * keys + before;
 }
 
@@ -170,8 +174,8 @@ double lg_slice_seconds(const lg_links *l, const lg_group_shape *g, const lg_sli
     double row = 4 * g->n_embd, even = 1 / g->n_rank, pairs = n * g->k;
     if (g->n_rank < 2) return 0;
     lg_row_count one = {n, n};
-    double gdn = to_one(l, g, n * s->gdn_in) + to_all(l, g, one, s->gdn_mixed);
-    double attn = to_one(l, g, n * s->attn_in) + to_all(l, g, one, s->attn_mixed);
+    double gdn = to_one(l, g, n * s->gdn_in) + to_all(l, g, one, s->gdn_mixed, false);
+    double attn = to_one(l, g, n * s->attn_in) + to_all(l, g, one, s->attn_mixed, false);
     double back = pairs * row + n * row;
     double most = (pairs * row * lg_slice_fullest(pairs, g->n_rank) + n * row * even) / back;
     double posts = (g->n_rank / g->n_node - 1) * l->in.message_s +

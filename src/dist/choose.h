@@ -5,8 +5,9 @@
  * other, and the ranks of a machine share its way out (X: bytes/s of a machine, x: of a rank inside one); u = min(T, G t) rows of the
  * machine that has most:
  *     rows        R (t (G - 1)/x + u (N - G)/X)              back, strict     the same with 4 H k/N for R
- *     reduce      4 H T (G - 1)/G / x, with a window one latency and at the rate of the window, and between machines, halving: W/G max(T/2^i, u)/X summed over the rounds i, with all G ranks of a
+ *     reduce      4 H T (G - 1)/G / x, and between machines, halving: W/G max(T/2^i, u)/X summed over the rounds i, with all G ranks of a
  *                 machine at it; straight: (M - 1) W u/X
+ *                 these three inside a machine with a window: one latency, and at the rate of the window
  *     all-to-all  rows and back: p R, p W for R; when one rank has all rows only 1/(N - 1) of the way back is after everything else
  * and in each part the latency of its rounds and a cost for each message.  What is computed is the same for all and left out.
  * Thread: engine.  Test: tests/unit/test_choose.c */

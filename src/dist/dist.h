@@ -8,7 +8,8 @@
  *   reduce    sums over ranks of rows that each belong to one of them
  *   spread    one sequence over all ranks: rows to heads and back, keys and values, states
  *   slice     few rows of one rank: slices of products from all ranks
- *   exchange  one MoE layer: rows to the ranks of their experts, sums back to the ranks of the rows (alltoall.c: one of its kinds)
+ *   exchange  one MoE layer: rows to the ranks of their experts, sums back to the ranks of the rows (alltoall.c: one of its kinds;
+ *             shared.c: inside a machine)
  *
  * Requests live on ranks (each rank has the mixers, the shared experts and the head; keys, values and states of its own
  * sequences), routed experts are divided over ranks.  Every rank takes part in every exchange of a step, with or without

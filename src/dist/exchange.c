@@ -21,28 +21,49 @@ static bool may_be(const lg_exchange *x, lg_exchange_kind kind) {
            (x->how.kind == LG_EXCHANGE_AUTO && kind != LG_EXCHANGE_STRICT);
 }
 
-size_t lg_exchange_window_bytes(const lg_comm *comm, const lg_exchange_how *how,
-                                uint32_t max_row, uint32_t n_embd) {
-    bool reduces = how->kind == LG_EXCHANGE_REDUCE || how->kind == LG_EXCHANGE_AUTO;
-    return reduces ? lg_reduce_window_bytes(comm, max_row, n_embd) : 0;
+static lg_exchange begin_with(lg_comm *comm, const lg_exchange_how *how, uint32_t max_row,
+                              uint32_t n_embd, uint32_t k) {
+    lg_exchange x = {.comm = comm,
+                     .how = *how,
+                     .kind = how->kind,
+                     .max_row = max_row,
+                     .n_embd = n_embd,
+                     .k = k,
+                     .hw = lg_wire_words(how->wire, n_embd),
+                     .trail = LG_HASH_START,
+                     .out_words = (size_t)max_row * k * n_embd};
+    LG_ASSERT(how->kind != LG_EXCHANGE_STRICT || how->wire == LG_WIRE_F32);
+    x.ld = x.hw + 2 * (size_t)k + (may_be(&x, LG_EXCHANGE_ALLTOALL) ? 1 : 0);
+    return x;
+}
+
+/* Of a part of the window the reduce-scatter has the first bytes. */
+static size_t reduce_bytes(const lg_exchange *x) {
+    return may_be(x, LG_EXCHANGE_REDUCE)
+               ? lg_reduce_window_bytes(x->comm, x->max_row, x->n_embd)
+               : 0;
+}
+
+size_t lg_exchange_window_bytes(lg_comm *comm, const lg_exchange_how *how, uint32_t max_row,
+                                uint32_t n_embd, uint32_t k) {
+    lg_exchange x = begin_with(comm, how, max_row, n_embd, k);
+    if (how->kind == LG_EXCHANGE_ALLTOALL) return 0;
+    return reduce_bytes(&x) + LG_MEM_ALIGN + lg_shared_bytes(&x);
+}
+
+static bool has_neighbour(const lg_comm *c) {
+    for (uint32_t r = 0; r < c->n_rank; r++)
+        if (r != c->rank && c->node[r] == c->node[c->rank]) return true;
+    return false;
 }
 
 void lg_exchange_carve(lg_arena *a, lg_comm *comm, const lg_place *place,
                        const lg_exchange_how *how, uint32_t max_row, uint32_t n_embd,
                        uint32_t k, lg_exchange *x) {
     size_t t = max_row, pairs = t * k, f = sizeof(float), u = sizeof(uint32_t);
-    *x = (lg_exchange){.comm = comm,
-                       .place = place,
-                       .how = *how,
-                       .kind = how->kind,
-                       .max_row = max_row,
-                       .n_embd = n_embd,
-                       .k = k,
-                       .hw = lg_wire_words(how->wire, n_embd),
-                       .trail = LG_HASH_START,
-                       .out_words = pairs * n_embd};
-    LG_ASSERT(how->kind != LG_EXCHANGE_STRICT || how->wire == LG_WIRE_F32);
-    x->ld = x->hw + 2 * (size_t)k + (may_be(x, LG_EXCHANGE_ALLTOALL) ? 1 : 0);
+    *x = begin_with(comm, how, max_row, n_embd, k);
+    x->place = place;
+    if (how->kind != LG_EXCHANGE_ALLTOALL) lg_shared_carve(x, reduce_bytes(x));
     x->all = lg_arena_take(a, t * x->ld + (size_t)comm->n_rank * HEAD, u);
     x->first = lg_arena_take(a, (size_t)place->n_expert + 1, u);
     x->in_row = lg_arena_take(a, pairs, u);
@@ -52,12 +73,16 @@ void lg_exchange_carve(lg_arena *a, lg_comm *comm, const lg_place *place,
         lg_reduce_carve(a, comm, how->wire, max_row, n_embd, &x->reduce);
     if (may_be(x, LG_EXCHANGE_ALLTOALL)) lg_alltoall_carve(a, x);
     if (how->kind == LG_EXCHANGE_STRICT) {
-        x->pack = lg_arena_take(a, pairs * n_embd, f);
+        if (!x->shared) x->pack = lg_arena_take(a, pairs * n_embd, f);
         x->back = lg_arena_take(a, pairs * n_embd, f);
         x->back_at = lg_arena_take(a, pairs, u);
     }
+    /* A plan is made before there is a window: it has room for all of it. */
+    if (!x->shared && how->kind != LG_EXCHANGE_ALLTOALL && has_neighbour(comm))
+        lg_arena_take(a, lg_shared_more_bytes(x), 1);
     x->out = lg_arena_take(a, x->out_words, f);
     x->req = lg_arena_take(a, 2 * (size_t)comm->n_rank, sizeof *x->req);
+    x->peer = lg_arena_take(a, comm->n_rank, sizeof *x->peer);
     x->reduce.no_overlap = how->no_overlap;
 }
 
@@ -100,8 +125,12 @@ void lg_exchange_head(const lg_exchange *x, uint32_t n, uint32_t head[HEAD]) {
     head[3] = (uint32_t)(x->trail ^ (x->trail >> 32));
 }
 
-static uint32_t *block_of(const lg_exchange *x, uint32_t r) {
-    return lg_exchange_record(x, r, x->row0[r]) - HEAD;
+/* Where each rank's head and records lie. */
+static void find_blocks(lg_exchange *x, bool shared) {
+    for (uint32_t r = 0; r < x->comm->n_rank; r++)
+        x->block[r] = shared && lg_shared_has(x, r)
+                          ? lg_shared_block(x, r)
+                          : x->all + (size_t)r * HEAD + x->row0[r] * x->ld;
 }
 
 /* One own row, its experts in ascending id. */
@@ -129,16 +158,20 @@ static lg_status start_gather(lg_exchange *x) {
     for (uint32_t r = 0; r < c->n_rank; r++) {
         uint32_t n = x->row0[r + 1] - x->row0[r];
         x->n_got[r] = n;
-        if (r != me && n)
-            LG_TRY(lg_comm_recv(c, r, TAG_ROWS, block_of(x, r),
+        if (r != me && n && !lg_shared_has(x, r))
+            LG_TRY(lg_comm_recv(c, r, TAG_ROWS, x->block[r],
                                 LG_EXCHANGE_HEAD + n * x->ld * sizeof(uint32_t),
                                 &x->req[x->n_req++]));
     }
-    lg_exchange_head(x, n_own, block_of(x, me));
-    for (uint32_t d = 1; n_own && d < c->n_rank; d++) /* each rank begins with another one */
-        LG_TRY(lg_comm_send(c, (me + d) % c->n_rank, TAG_ROWS, block_of(x, me),
+    lg_exchange_head(x, n_own, x->block[me]);
+    if (x->shared) lg_shared_post_rows(x);
+    for (uint32_t d = 1; n_own && d < c->n_rank; d++) { /* each rank begins with another one */
+        uint32_t to = (me + d) % c->n_rank;
+        if (lg_shared_has(x, to)) continue;
+        LG_TRY(lg_comm_send(c, to, TAG_ROWS, x->block[me],
                             LG_EXCHANGE_HEAD + n_own * x->ld * sizeof(uint32_t),
                             &x->req[x->n_req++]));
+    }
     return LG_OK;
 }
 
@@ -151,6 +184,9 @@ lg_status lg_exchange_start(lg_exchange *x, uint32_t layer, const float *xn,
     note(x, TAG_ROWS, layer);
     x->n_req = 0;
     x->start_us = lg_trace_now(c->trace);
+    bool shared = x->shared && x->kind != LG_EXCHANGE_ALLTOALL;
+    x->n_shared += shared;
+    find_blocks(x, shared);
     for (uint32_t g = g0; g < x->row0[me + 1]; g++) {
         size_t i = g - g0;
         put_record(x, g, xn + i * x->n_embd, top_id + i * x->k, top_w + i * x->k,
@@ -165,7 +201,7 @@ static lg_status check_heads(const lg_exchange *x) {
     for (uint32_t r = 0; r < x->comm->n_rank; r++) {
         uint32_t want[HEAD];
         if (x->n_got[r] == 0) continue;
-        const uint32_t *got = block_of(x, r);
+        const uint32_t *got = x->block[r];
         lg_exchange_head(x, x->n_got[r], want);
         if (r != x->comm->rank && memcmp(got, want, 3 * sizeof *want) != 0)
             return lg_comm_lose(
@@ -242,6 +278,7 @@ static void sort_pairs(lg_exchange *x) {
 lg_status lg_exchange_arrive(lg_exchange *x) {
     lg_trace *t = x->comm->trace;
     x->flying = false;
+    if (x->shared && x->kind != LG_EXCHANGE_ALLTOALL) LG_TRY(lg_shared_wait_rows(x));
     LG_TRY(lg_comm_wait(x->comm, x->req, x->n_req));
     lg_trace_add(t, LG_SPAN_ROWS, LG_TRACE_ROWS, x->layer, lg_exchange_n_own(x), x->start_us);
     uint64_t start = lg_trace_now(t);
@@ -257,6 +294,7 @@ void lg_exchange_known(lg_exchange *x, uint32_t layer, uint32_t owner, const flo
     x->layer = layer;
     x->kind = LG_EXCHANGE_STRICT;
     note(x, TAG_KNOWN, layer);
+    find_blocks(x, false);
     for (uint32_t r = 0; r < x->comm->n_rank; r++) x->n_got[r] = x->row0[r + 1] - x->row0[r];
     for (uint32_t g = x->row0[owner]; g < x->row0[owner + 1]; g++) {
         size_t i = g - x->row0[owner];
@@ -322,6 +360,24 @@ uint32_t lg_exchange_pack(const lg_exchange *x, uint32_t r, float *to) {
     return n;
 }
 
+/* Products of own rows that others of the machine have written; messages move between some rows. */
+static lg_status read_back(lg_exchange *x, const uint32_t *n_from) {
+    float *back = x->back;
+    LG_TRY(lg_shared_wait_back(x, n_from));
+    for (uint32_t r = 0; r < x->comm->n_rank; back += (size_t)n_from[r++] * x->n_embd) {
+        if (n_from[r] == 0 || r == x->comm->rank || !lg_shared_has(x, r)) continue;
+        const float *from = lg_shared_back(x, r);
+        for (uint32_t i = 0; i < n_from[r]; i++) {
+            bool done;
+            memcpy(back + (size_t)i * x->n_embd, from + (size_t)i * x->n_embd,
+                   x->n_embd * sizeof *back);
+            if (i % 16 == 15 && x->n_req)
+                LG_TRY(lg_comm_poll(x->comm, x->req, x->n_req, &done));
+        }
+    }
+    return LG_OK;
+}
+
 lg_status lg_exchange_finish(lg_exchange *x) {
     lg_comm *c = x->comm;
     uint32_t me = c->rank, n_from[LG_MAX_RANK];
@@ -335,16 +391,24 @@ lg_status lg_exchange_finish(lg_exchange *x) {
     plan_back(x, n_from);
     for (uint32_t r = 0; r < c->n_rank; r++) {
         if (r == me) mine = back;
-        if (r != me && n_from[r])
+        if (r != me && n_from[r] && !lg_shared_has(x, r))
             LG_TRY(lg_comm_recv(c, r, TAG_BACK, back, n_from[r] * row, &x->req[x->n_req++]));
         back += (size_t)n_from[r] * x->n_embd;
     }
-    for (uint32_t d = 1; d < c->n_rank; d++) {
-        uint32_t to = (me + d) % c->n_rank, n = lg_exchange_pack(x, to, pack);
-        if (n) LG_TRY(lg_comm_send(c, to, TAG_BACK, pack, n * row, &x->req[x->n_req++]));
+    for (uint32_t d = 1; d < 2 * c->n_rank; d++) { /* first what has the longer way */
+        uint32_t to = (me + d) % c->n_rank;
+        bool near = lg_shared_has(x, to);
+        if (to == me || near != (d > c->n_rank)) continue;
+        uint32_t n = lg_exchange_pack(x, to, pack);
+        if (near)
+            lg_shared_put_at(x, to, (uint32_t)((size_t)(pack - x->pack) / x->n_embd));
+        else if (n)
+            LG_TRY(lg_comm_send(c, to, TAG_BACK, pack, n * row, &x->req[x->n_req++]));
         pack += (size_t)n * x->n_embd;
     }
+    if (x->shared) lg_shared_post_back(x);
     LG_ASSERT(lg_exchange_pack(x, me, mine) == n_from[me]);
+    if (x->shared) LG_TRY(read_back(x, n_from));
     LG_TRY(lg_comm_wait(c, x->req, x->n_req));
     lg_trace_add(c->trace, LG_SPAN_BACK, LG_TRACE_ROWS, x->layer, 0, start);
     return LG_OK;

@@ -13,12 +13,13 @@
  * fewer bits (wire.h); then every rank multiplies the rows as they travelled, also its own.
  *
  * Bytes that a rank sends, t its rows, N ranks, H floats, W bytes of a row on the wire, k experts a row:
- *     rows   (N - 1) t (W + 8 k)                       all-to-all: (W + 8 k + 4) for each row and other rank that has an expert of it
+ *     rows   (N - 1) t (W + 8 k), window: N - G        all-to-all: (W + 8 k + 4) for each row and other rank that has an expert of it
  *     sums   see reduce.h                              all-to-all: W for each row that came from another rank
- *     back   4 H for each pair that it computes for a row of another rank: of its T k / N about (N-1)/N
+ *     back   4 H for each pair that it computes for a row of another rank: of its T k / N about (N-1)/N; window: of another machine
  * Every record block is led by LG_EXCHANGE_HEAD bytes, which a receiver checks: step, layer, rows, and a hash of all collectives and numbers of rows since the start.  A rank without rows sends
  * nothing and still receives and computes.
- * With a window the sums inside a machine are no messages (reduce.h).
+ * With a window (window.h) nothing is sent inside a machine, but all-to-all: rows, products and sums (reduce.h) lie where their rank writes
+ * them, and the others of the machine read them there.
  * Messages move while the caller computes if it calls lg_exchange_progress between pieces of its work.
  * A lost comm makes every call return at once; what is in the buffers then means nothing, and the step ends in LG_E_BACKEND.
  * Thread: engine; products are the caller's.  Memory: carved from the caller's arena.  Test: tests/unit/test_exchange.c */
@@ -59,7 +60,9 @@ typedef struct lg_exchange {
     uint64_t start_us; /* of rows under way, for the trace */
     bool flying;       /* messages may be under way: progress has something to do */
     /* what arrived, and what to do with it; places in `all` and `pair`: row0[rank] + number of the record among those of its rank */
-    uint32_t *all; /* records of rank r after its head: see lg_exchange_record */
+    uint32_t *all; /* heads and records that came in messages, by rank */
+    uint32_t *block
+        [LG_MAX_RANK]; /* head and records of each rank: in `all`, or in its part of the window */
     uint32_t n_got
         [LG_MAX_RANK]; /* records of each rank; all rows, or with all-to-all those that have a pair here */
     uint32_t n_sent[LG_MAX_RANK]; /* all-to-all: own rows that went to each rank */
@@ -82,6 +85,11 @@ typedef struct lg_exchange {
     lg_reduce reduce; /* LG_EXCHANGE_REDUCE */
     lg_comm_req *req; /* [2 * n_rank] */
     uint32_t n_req;
+    /* with a window */
+    bool shared;       /* rows and products of this machine's ranks are in it */
+    size_t shared_at;  /* from this byte of each part on */
+    uint64_t n_shared; /* exchanges of rows there since open */
+    lg_comm_req *peer; /* [n_rank] active: what it writes is waited for */
 } lg_exchange;
 
 /* Take memory for an exchange (a counting arena counts). */
@@ -90,8 +98,8 @@ void lg_exchange_carve(lg_arena *a, lg_comm *comm, const lg_place *place,
                        uint32_t k, lg_exchange *x);
 
 /* Bytes of a rank's part of a window (window.h) that an exchange can use; 0: none. */
-size_t lg_exchange_window_bytes(const lg_comm *comm, const lg_exchange_how *how,
-                                uint32_t max_row, uint32_t n_embd);
+size_t lg_exchange_window_bytes(lg_comm *comm, const lg_exchange_how *how, uint32_t max_row,
+                                uint32_t n_embd, uint32_t k);
 
 /* A step begins: n_row[r] rows of rank r, at most max_row in all.  Collective. */
 void lg_exchange_begin(lg_exchange *x, const uint32_t *n_row);
@@ -103,7 +111,7 @@ static inline uint32_t lg_exchange_n_own(const lg_exchange *x) {
 
 /* A record of a rank by its place: the row on the wire, then k ids, then k weights. */
 static inline uint32_t *lg_exchange_record(const lg_exchange *x, uint32_t rank, uint32_t at) {
-    return x->all + (size_t)(rank + 1) * (LG_EXCHANGE_HEAD / 4) + at * x->ld;
+    return x->block[rank] + LG_EXCHANGE_HEAD / 4 + (at - x->row0[rank]) * x->ld;
 }
 
 static inline const uint32_t *lg_exchange_ids(const lg_exchange *x, const uint32_t *record) {
@@ -152,6 +160,33 @@ void lg_alltoall_carve(lg_arena *a, lg_exchange *x);
 lg_status lg_alltoall_start(lg_exchange *x);
 lg_status lg_alltoall_arrive(lg_exchange *x); /* n_got, after checking */
 lg_status lg_alltoall_sums(lg_exchange *x, lg_reduce_fill *fill, void *ctx, float *out);
+
+/* ---- shared.c: rows and products in the window ---- */
+
+/* Bytes of it, and of the part of them that nothing in the arena is for. */
+size_t lg_shared_bytes(const lg_exchange *x);
+size_t lg_shared_more_bytes(const lg_exchange *x);
+
+/* Use comm->window from byte `at` on, if it is large enough; pack is there then. */
+void lg_shared_carve(lg_exchange *x, size_t at);
+
+/* Whether rank r reads and writes there. */
+bool lg_shared_has(const lg_exchange *x, uint32_t r);
+
+/* Where rank r's rows of the exchange that begins lie. */
+uint32_t *lg_shared_block(const lg_exchange *x, uint32_t r);
+
+/* Own rows, or products, are there. */
+void lg_shared_post_rows(lg_exchange *x);
+void lg_shared_post_back(lg_exchange *x);
+
+/* Wait for the rows of all, or for products of the ranks with n_from[r]; messages move meanwhile.  LG_E_COMM. */
+lg_status lg_shared_wait_rows(lg_exchange *x);
+lg_status lg_shared_wait_back(lg_exchange *x, const uint32_t *n_from);
+
+/* Where in `pack` the products for rank r begin, in rows; and those of rank r for this one. */
+void lg_shared_put_at(lg_exchange *x, uint32_t r, uint32_t row);
+const float *lg_shared_back(const lg_exchange *x, uint32_t r);
 
 /* What a receiver must find at the head of n rows. */
 void lg_exchange_head(const lg_exchange *x, uint32_t n, uint32_t head[LG_EXCHANGE_HEAD / 4]);

@@ -373,8 +373,8 @@ static lg_status measure_links(lg_ranks *r, const lg_config *cfg, lg_err *err) {
 
 static lg_status open_window(lg_ranks *r, const lg_config *cfg, const lg_budget *b,
                              lg_err *err) {
-    size_t bytes =
-        lg_exchange_window_bytes(&r->comm, &r->dist.how, b->opt.max_tok, cfg->n_embd);
+    size_t bytes = lg_exchange_window_bytes(&r->comm, &r->dist.how, b->opt.max_tok, cfg->n_embd,
+                                            cfg->n_expert_tok);
     return lg_window_open(&r->comm, bytes, &r->window) == LG_OK ? LG_OK : lost(r, err);
 }
 

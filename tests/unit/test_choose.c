@@ -33,7 +33,7 @@ static void test_formulas(void **state) {
     shared.shared_bytes_s = 40e9;
     near(lg_exchange_seconds(&fast, &big, LG_EXCHANGE_REDUCE, even) -
              lg_exchange_seconds(&shared, &big, LG_EXCHANGE_REDUCE, even),
-         2 * 1e-6 + 16384 * 512 * 0.75 * (1 / 20e9 - 1 / 40e9));
+         2 * 2 * 1e-6 + (3 * 64 * 16464 + 16384 * 512 * 0.75) * (1 / 20e9 - 1 / 40e9));
     double pairs = 16384 * 10.0 / 8;
     double back = 2e-6 + 64 * pairs / 20e9 + 20e-6 + 5 * 2e-6 + 2 * 6 * 64 * pairs / 10e9;
     near(lg_exchange_seconds(&fast, &g, LG_EXCHANGE_STRICT, lg_rows_even(&g, 512)),

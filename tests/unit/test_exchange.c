@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 #include "dist/exchange.h"
+#include "dist/window.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -29,6 +30,7 @@ typedef struct rig {
     lg_place place;
     uint32_t n_rank, n_node;
     lg_exchange_how how;
+    bool shared; /* the ranks of a machine have a window */
     uint64_t seed;
     uint32_t n_row[N_STEP][LG_MAX_RANK];
     uint32_t skip_step_of; /* this rank thinks that it is one step further; UINT32_MAX: none */
@@ -121,11 +123,21 @@ static void rank_body(void *ctx, uint32_t rank) {
     lg_comm c;
     lg_exchange x;
     lg_arena a;
+    lg_window win;
     comm_threads_join(r->w, rank, &c);
-    if (r->timeout_us) c.timeout_us = r->timeout_us;
     lg_arena_init(&a, NULL, 0);
     lg_exchange_carve(&a, &c, &r->place, &r->how, MAX_ROW, N_EMBD, K, &x);
-    size_t bytes = a.used_bytes;
+    size_t bytes = a.used_bytes, shared = 0;
+    if (r->shared) shared = lg_exchange_window_bytes(&c, &r->how, MAX_ROW, N_EMBD, K);
+    assert_int_equal(lg_window_open(&c, shared, &win), LG_OK);
+    if (r->timeout_us) c.timeout_us = r->timeout_us;
+    uint64_t bytes_before = c.sent_bytes, n_before = c.n_sent;
+    lg_arena_init(&a, NULL, 0);
+    lg_exchange_carve(&a, &c, &r->place, &r->how, MAX_ROW, N_EMBD, K, &x);
+    assert_int_equal(x.shared, shared > 0 && r->n_rank > r->n_node);
+    /* What a plan has counted without a window is enough. */
+    assert_true(a.used_bytes + (x.shared ? win.part_bytes : 0) <= bytes + 4096);
+    bytes = a.used_bytes;
     void *block = lg_mem_alloc(bytes);
     lg_arena_init(&a, block, bytes);
     lg_exchange_carve(&a, &c, &r->place, &r->how, MAX_ROW, N_EMBD, K, &x);
@@ -137,8 +149,9 @@ static void rank_body(void *ctx, uint32_t rank) {
         for (uint32_t l = 0; l < N_LAYER && r->status[rank] == LG_OK; l++)
             r->status[rank] = run_layer(r, &x, s, l);
     }
-    r->sent_bytes[rank] = c.sent_bytes;
-    r->n_sent[rank] = c.n_sent;
+    r->sent_bytes[rank] = c.sent_bytes - bytes_before;
+    r->n_sent[rank] = c.n_sent - n_before;
+    lg_window_close(&c, &win);
     memcpy(r->why[rank], c.why, sizeof c.why);
     lg_comm_close(&c);
     lg_mem_free(block);
@@ -215,6 +228,18 @@ static void check_sums(const rig *r) {
     }
 }
 
+/* Whether what rank a has for rank b is a message. */
+static bool far(const rig *r, uint32_t a, uint32_t b) {
+    uint32_t n = r->n_rank / r->n_node;
+    return a != b && (!r->shared || a / n != b / n);
+}
+
+static uint32_t n_far(const rig *r, uint32_t me) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < r->n_rank; k++) n += far(r, me, k);
+    return n;
+}
+
 /* Bytes by the formulas of exchange.h, from the routing alone. */
 static void check_bytes(const rig *r) {
     const uint64_t record = 4 * N_EMBD + 8 * K;
@@ -223,8 +248,8 @@ static void check_bytes(const rig *r) {
         for (uint32_t s = 0; s < N_STEP; s++)
             for (uint32_t l = 0; l < N_LAYER; l++) {
                 if (r->n_row[s][me]) {
-                    want += (r->n_rank - 1) * (LG_EXCHANGE_HEAD + r->n_row[s][me] * record);
-                    n_msg += r->n_rank - 1;
+                    want += n_far(r, me) * (LG_EXCHANGE_HEAD + r->n_row[s][me] * record);
+                    n_msg += n_far(r, me);
                 }
                 for (uint32_t q = 0, g = 0; q < r->n_rank; q++) {
                     uint64_t back = 0;
@@ -232,7 +257,7 @@ static void check_bytes(const rig *r) {
                         float x[N_EMBD], w[K];
                         uint32_t id[K];
                         make_row(r, s, l, g, x, id, w);
-                        for (uint32_t j = 0; q != me && j < K; j++)
+                        for (uint32_t j = 0; far(r, me, q) && j < K; j++)
                             back += lg_place_rank(&r->place, l, id[j], g) == me;
                     }
                     want += back * 4 * N_EMBD;
@@ -246,10 +271,12 @@ static void check_bytes(const rig *r) {
 
 static void test_strict_bits_and_bytes(void **state) {
     (void)state;
-    static const uint32_t n_rank[] = {1, 2, 3, 4, 8};
-    for (size_t i = 0; i < LG_COUNT(n_rank); i++)
-        for (uint64_t seed = 1; seed <= 2; seed++) {
-            rig *r = open_rig(n_rank[i], 1, seed, seed % 2 ? 0 : 8);
+    static const uint32_t shape[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {8, 1}, {6, 2}, {6, 3}};
+    for (size_t i = 0; i < LG_COUNT(shape); i++)
+        for (uint64_t seed = 1; seed <= 4; seed++) {
+            rig *r = open_rig(shape[i][0], shape[i][1], seed, seed % 2 ? 0 : 8);
+            r->shared = seed > 2;
+            r->how.no_overlap = seed == 4;
             comm_threads_run(r->n_rank, rank_body, r);
             for (uint32_t k = 0; k < r->n_rank; k++)
                 if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->why[k]);
@@ -318,7 +345,7 @@ static uint64_t rows_bytes(const rig *r, uint32_t me) {
     uint64_t record = 4 * (lg_wire_words(r->how.wire, N_EMBD) + 2 * K), want = 0;
     for (uint32_t s = 0; s < N_STEP; s++)
         if (r->n_row[s][me])
-            want += N_LAYER * (r->n_rank - 1) * (LG_EXCHANGE_HEAD + r->n_row[s][me] * record);
+            want += N_LAYER * n_far(r, me) * (LG_EXCHANGE_HEAD + r->n_row[s][me] * record);
     return want;
 }
 
@@ -326,6 +353,7 @@ static void run_kind(lg_exchange_kind kind, lg_wire wire, uint32_t n_rank, uint3
                      uint64_t seed, bool no_overlap, double *worst, double *rms) {
     rig *r = open_rig(n_rank, n_node, seed, seed % 2 ? 0 : 4);
     r->how = (lg_exchange_how){.kind = kind, .wire = wire, .no_overlap = no_overlap};
+    r->shared = seed % 2;
     comm_threads_run(n_rank, rank_body, r);
     for (uint32_t k = 0; k < n_rank; k++) {
         if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->why[k]);
@@ -362,13 +390,13 @@ static void test_sums_and_bytes(void **state) {
 }
 
 /* Few rows one way, many the other: all ranks choose the same in each step. */
-static void test_auto(void **state) {
-    (void)state;
-    rig *r = open_rig(8, 8, 50, 0);
+static void run_auto(uint32_t n_node, bool shared) {
+    rig *r = open_rig(8, n_node, 50, 0);
     double worst, rms;
     /* All-to-all has more messages, the reduce-scatter more bytes. */
     lg_way way = {.latency_s = 1e-4, .message_s = 1e-4, .bytes_s = 5e6};
-    r->how = (lg_exchange_how){.kind = LG_EXCHANGE_AUTO, .links = {way, way}};
+    r->how = (lg_exchange_how){.kind = LG_EXCHANGE_AUTO, .links = {way, way, 0}};
+    r->shared = shared;
     for (uint32_t s = 0; s < N_STEP; s++)
         for (uint32_t i = 0; i < 8; i++) r->n_row[s][i] = s % 2 ? 12 : 1;
     comm_threads_run(8, rank_body, r);
@@ -376,12 +404,18 @@ static void test_auto(void **state) {
         if (r->status[k] != LG_OK) fail_msg("rank %u: %s", k, r->why[k]);
     measure(r, &worst, &rms);
     assert_true(worst < 1e-6);
-    lg_group_shape g = {8, 8, N_EMBD, K, N_EXPERT, LG_WIRE_F32};
+    lg_group_shape g = {8, n_node, N_EMBD, K, N_EXPERT, LG_WIRE_F32};
     uint32_t want[2] = {lg_exchange_choose(&r->how.links, &g, (lg_row_count){8, 1}),
                         lg_exchange_choose(&r->how.links, &g, (lg_row_count){96, 12})};
     assert_int_not_equal(want[0], want[1]);
     for (int i = 0; i < 2; i++) assert_int_equal(r->n_kind[want[i]], N_STEP / 2 * N_LAYER);
     close_rig(&r);
+}
+
+static void test_auto(void **state) {
+    (void)state;
+    run_auto(8, false);
+    run_auto(4, true); /* what is sent and what is read in place, in turn */
 }
 
 typedef struct progress_rig {
@@ -438,25 +472,29 @@ static void test_progress(void **state) {
 /* A rank that is out of step is noticed by what it sends. */
 static void test_out_of_step(void **state) {
     (void)state;
-    rig *r = open_rig(3, 1, 5, 0);
-    r->skip_step_of = 1;
-    r->timeout_us = 300000;
-    for (uint32_t i = 0; i < 3; i++) r->n_row[0][i] = 2;
-    comm_threads_run(3, rank_body, r);
-    assert_int_equal(r->status[0], LG_E_COMM);
-    if (!strstr(r->why[0], "rows of rank 1 are of step 1")) fail_msg("%s", r->why[0]);
-    close_rig(&r);
+    for (int shared = 0; shared < 2; shared++) {
+        rig *r = open_rig(3, 1, 5, 0);
+        r->shared = shared;
+        r->skip_step_of = 1;
+        r->timeout_us = 300000;
+        for (uint32_t i = 0; i < 3; i++) r->n_row[0][i] = 2;
+        comm_threads_run(3, rank_body, r);
+        assert_int_equal(r->status[0], LG_E_COMM);
+        if (!strstr(r->why[0], "rows of rank 1 are of step 1")) fail_msg("%s", r->why[0]);
+        close_rig(&r);
+    }
 }
 
 /* As is one whose messages look right, but that did something else before. */
 static void test_another_way(void **state) {
     (void)state;
-    for (int kind = LG_EXCHANGE_STRICT; kind <= LG_EXCHANGE_ALLTOALL; kind++) {
+    for (int i = 0; i < 6; i++) {
         rig *r = open_rig(3, 1, 5, 0);
-        r->how.kind = (lg_exchange_kind)kind;
+        r->how.kind = (lg_exchange_kind)(i / 2);
+        r->shared = i % 2;
         r->stray_of = 2;
         r->timeout_us = 300000;
-        for (uint32_t i = 0; i < 3; i++) r->n_row[0][i] = 2;
+        for (uint32_t k = 0; k < 3; k++) r->n_row[0][k] = 2;
         comm_threads_run(3, rank_body, r);
         assert_int_equal(r->status[0], LG_E_COMM);
         if (!strstr(r->why[0], "rank 2 came to step 0, layer 0 by other collectives"))
