@@ -3,7 +3,7 @@
  * A loop is published by setting OPEN in `state`, whose other bits count the workers inside it.  Workers enter while it is
  * open, the caller closes it once the tasks have run out and waits until nobody is inside.  A worker that wakes too late
  * finds the loop closed, so a short loop never waits for a sleeper.
- * `loop` counts loops: workers watch it for a few microseconds, then sleep on it; the caller sleeps on `state`. */
+ * `loop` counts loops: workers watch it for a while, then sleep on it; the caller sleeps on `state`. */
 #include "base/pool.h"
 
 #include "base/clock.h"
@@ -20,8 +20,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define OPEN    0x80000000u
-#define SPIN_US 20   /* how long a thread watches before it sleeps */
+#define OPEN 0x80000000u
+#define SPIN_US                                                                                \
+    100 /* how long a thread watches before it sleeps: longer than one thread works alone in a step */
 #define N_MAX   1024 /* threads of a pool */
 #define LINE    64   /* bytes of a cache line */
 #define N_PAUSE 32   /* pauses between two looks at the clock */

@@ -1,7 +1,7 @@
 /* pool.h - the thread pool that runs all heavy loops.
  *
  * The caller of lg_pool_run takes part as thread 0.  Workers are pinned to the allowed processors in order (one each,
- * when there are at least as many processors as threads), spin a few microseconds for the next loop, then sleep on a
+ * when there are at least as many processors as threads), spin for a part of a millisecond for the next loop, then sleep on a
  * futex-backed condition: an idle process uses no processor time, and a busy machine is yielded to.  Processors are ordered cores first, so
  * hardware threads of one core are shared last.  The caller's own thread is not pinned; the first processor is left to it.
  * Workers block all signals but faults.  Bodies neither allocate nor lock.  Thread: one caller at a time.  Test: tests/unit/test_pool.c */
