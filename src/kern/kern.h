@@ -256,7 +256,8 @@ typedef struct lg_attn_arg {
 } lg_attn_arg;
 
 typedef struct lg_kern {
-    const char *name; /* one of lg_kern_names */
+    const char *name;  /* one of lg_kern_names */
+    bool qgemm_copies; /* qgemm of many rows copies them first: larger tasks are better */
 
     /* y[r][c] = sum_k x[row(r)][k] W[c][k] for channels c of panels [panel0, panel0 + n_panel), absolute channel index c < n_out;
      * row(r) = row_idx ? row_idx[r] : r.  Overwrites y there, touches nothing else of y. */

@@ -9,8 +9,6 @@
 
 #include "base/clock.h"
 
-#include <string.h>
-
 #define TASKS         16 /* that a thread gets: the last one to end leaves little to wait for */
 #define TASKS_COPYING 6  /* where each task of many rows copies its rows first */
 #define MANY_ROWS     8
@@ -177,7 +175,7 @@ void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
         cost += panel_cost(&job[i]) * n_panel_of(&job[i]) *
                 ((job[i].n_row + LG_CPU_ROW_BLK - 1) / LG_CPU_ROW_BLK);
     }
-    bool copies = total >= elements * MANY_ROWS && strcmp(be->kern->name, "amx") == 0;
+    bool copies = total >= elements * MANY_ROWS && be->kern->qgemm_copies;
     uint64_t n_per = copies ? TASKS_COPYING : TASKS;
     uint64_t want = cost / ((uint64_t)be->n_thread * n_per);
     if (want < MIN_TASK_MACS) want = MIN_TASK_MACS;

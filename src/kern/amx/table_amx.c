@@ -5,6 +5,7 @@
 
 const lg_kern lg_kern_amx = {
     .name = "amx",
+    .qgemm_copies = true,
     LG_KERN_AVX512_COMMON,
     .quant_row = lg_quant_row_avx512vnni,
     .qgemm = lg_qgemm_amx,
