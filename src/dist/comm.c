@@ -117,6 +117,9 @@ lg_status lg_comm_pause(lg_comm *c, lg_comm_patience *p, const lg_comm_req *req,
                             who, (double)waited * 1e-6, c->what, c->layer,
                             (unsigned long long)c->step);
     }
+    if (c->ops->progress && c->ops->progress(c->impl) != LG_OK)
+        return lg_comm_lose(c, "messages do not move any more in %s, layer %u, step %llu",
+                            c->what, c->layer, (unsigned long long)c->step);
     if (waited >= SPIN_US)
         nap(&p->nap_us, NAP_STEP_US);
     else

@@ -42,6 +42,9 @@ typedef struct lg_comm_ops {
     void (*close)(void *impl, bool abort);
     /* Somebody waits, nothing has come: the carrier's own way to let time pass.  NULL: spin, then sleep. */
     void (*pause)(void *impl);
+    /* Move all messages, also those that nobody tests now: whoever waits for shared memory may have sent what others need before
+     * they write there.  NULL: messages move by themselves. */
+    lg_status (*progress)(void *impl);
 } lg_comm_ops;
 
 typedef struct lg_comm {
@@ -92,7 +95,7 @@ lg_status lg_comm_poll(lg_comm *c, lg_comm_req *req, uint32_t n, bool *done);
 lg_status lg_comm_wait(lg_comm *c, lg_comm_req *req, uint32_t n);
 
 /* A wait that its caller polls himself: call lg_comm_pause whenever nothing was done, starting with a zeroed struct.  Spins,
- * then sleeps; LG_E_COMM after timeout_us, naming the peers of req. */
+ * then sleeps; LG_E_COMM after timeout_us, naming the peers of req.  Messages move meanwhile. */
 typedef struct lg_comm_patience {
     uint64_t start_us, nap_us; /* 0: begins now */
 } lg_comm_patience;
@@ -106,7 +109,7 @@ lg_status lg_comm_lose(lg_comm *c, const char *fmt, ...) __attribute__((format(p
 
 /* ---- the module ---- */
 
-#define LG_COMM_MODULE_VERSION 2u
+#define LG_COMM_MODULE_VERSION 3u
 
 /* Its one symbol, lg_comm_entry: version first.  open fills everything but timeout_us; text: cap bytes for what went
  * wrong. */

@@ -69,6 +69,14 @@ static lg_status mpi_test(void *impl, lg_comm_req *req, bool *done) {
     return LG_OK;
 }
 
+static lg_status mpi_progress(void *impl) {
+    (void)impl;
+    int flag;
+    int code =
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+    return code == MPI_SUCCESS ? LG_OK : LG_E_COMM;
+}
+
 static lg_status mpi_reduce_scatter(void *impl, const float *x, float *y,
                                     const uint32_t *n_float) {
     (void)impl;
@@ -108,8 +116,12 @@ static int find_nodes(lg_comm *c) {
 }
 
 static lg_status mpi_open(lg_comm *c, char *text, size_t cap_bytes) {
-    static const lg_comm_ops ops = {mpi_send,           mpi_recv,  mpi_test,
-                                    mpi_reduce_scatter, mpi_close, NULL};
+    static const lg_comm_ops ops = {.send = mpi_send,
+                                    .recv = mpi_recv,
+                                    .test = mpi_test,
+                                    .reduce_scatter = mpi_reduce_scatter,
+                                    .close = mpi_close,
+                                    .progress = mpi_progress};
     static const char *const eager[] = {"OMPI_MCA_btl_tcp_eager_limit",
                                         "OMPI_MCA_btl_tcp_rndv_eager_limit",
                                         "OMPI_MCA_btl_tcp_max_send_size"};

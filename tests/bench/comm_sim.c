@@ -247,7 +247,8 @@ void sim_close(sim *s) {
 }
 
 void sim_join(sim *s, uint32_t rank, lg_comm *c) {
-    static const lg_comm_ops ops = {s_send, s_recv, s_test, NULL, s_close, s_pause};
+    static const lg_comm_ops ops = {
+        .send = s_send, .recv = s_recv, .test = s_test, .close = s_close, .pause = s_pause};
     lg_comm_self(c);
     c->ops = &ops;
     c->impl = &s->ends[rank];

@@ -125,6 +125,10 @@ class Answers(unittest.TestCase):
                 profile(path, n)
                 self.same_answers(n, rows if LONG else rows[::20], "--expert-load", path, "--spare-experts", str(n % 4))
 
+    def test_orders_longer_than_a_short_message(self):
+        """MPI brings a long one to its end only while its sender is inside MPI, also where he waits for shared memory."""
+        self.same_answers(2, server.evals()[1::2])
+
     def test_other_exchanges(self):
         """Sums in another order, and rows in 16 bits: the answers are clear enough not to turn."""
         rows = server.evals()

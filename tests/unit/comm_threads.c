@@ -147,7 +147,8 @@ void comm_threads_close(comm_world *w) {
 }
 
 void comm_threads_join(comm_world *w, uint32_t rank, lg_comm *c) {
-    static const lg_comm_ops ops = {t_send, t_recv, t_test, NULL, t_close, NULL};
+    static const lg_comm_ops ops = {
+        .send = t_send, .recv = t_recv, .test = t_test, .close = t_close};
     lg_comm_self(c);
     w->ends[rank] = (end){.w = w, .rank = rank};
     c->ops = &ops;
