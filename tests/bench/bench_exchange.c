@@ -3,6 +3,8 @@
  * usage: LG_MODULE_DIR=build/src/dist mpirun -n N build/tests/bench/bench_exchange [columns (4096)] [experts a row (10)] [rounds (9)]
  * Rows of all ranks T = N ... 512, spread evenly, each for other experts of 128; the products are not made, so what is timed is rows there, sorting,
  * product rows back.  Both are timed in turn; the slowest rank counts; medians.  Bytes are those that rank 0 sends. */
+#include "bench_ranks.h"
+
 #include "base/clock.h"
 #include "base/num.h"
 #include "dist/exchange.h"
@@ -16,36 +18,6 @@
 #define MAX_ROUND 99
 #define MAX_T     512
 #define MAX_K     16
-
-static lg_comm comm;
-
-static void must(lg_status st) {
-    if (st == LG_OK) return;
-    fprintf(stderr, "bench_exchange: %s\n", comm.why);
-    comm.lost = true;
-    lg_comm_close(&comm);
-    exit(1);
-}
-
-/* Everybody waits for everybody; the largest value comes back. */
-static double meet(double mine) {
-    double all[LG_MAX_RANK], most = mine;
-    for (uint32_t k = 1; k < comm.n_rank; k++) {
-        lg_comm_req q[2] = {{0}};
-        uint32_t to = (comm.rank + k) % comm.n_rank,
-                 from = (comm.rank + comm.n_rank - k) % comm.n_rank;
-        must(lg_comm_recv(&comm, from, 19, &all[from], sizeof all[0], &q[0]));
-        must(lg_comm_send(&comm, to, 19, &mine, sizeof mine, &q[1]));
-        must(lg_comm_wait(&comm, q, 2));
-        if (all[from] > most) most = all[from];
-    }
-    return most;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* One layer; microseconds of the slowest rank, bytes of this one. */
 static double run_once(lg_exchange *x, const uint32_t *n_row, const float *xn, uint64_t *sent) {
@@ -77,7 +49,7 @@ static void measure(lg_exchange *x, uint32_t t, int n_round, const float *xn) {
             if (i >= 0) took[k][i] = us;
         }
     if (comm.rank) return;
-    for (int k = 0; k < 2; k++) qsort(took[k], (size_t)n_round, sizeof(double), by_value);
+    for (int k = 0; k < 2; k++) median(took[k], n_round); /* sorts */
     double a = took[0][n_round / 2], b = took[1][n_round / 2];
     printf("%6u  %11.0f  %9.0f  %10.2f  %10llu  %10llu\n", t, a, b, a / b,
            (unsigned long long)sent[0], (unsigned long long)sent[1]);

@@ -7,6 +7,8 @@
  * Rows of all ranks T = 8 ... 2048, spread evenly; all are timed in turn, a barrier before each, and the slowest rank counts;
  * medians.  Sums are compared.  Bytes are those that rank 0 sends in ours, with a window.  tests/e2e/netns.py runs it between network
  * namespaces. */
+#include "bench_ranks.h"
+
 #include "base/clock.h"
 #include "base/num.h"
 #include "dist/reduce.h"
@@ -20,7 +22,6 @@
 #define MAX_ROUND 99
 #define MAX_T     2048
 
-static lg_comm comm;
 static uint32_t n_embd = 4096;
 static const float *parts;
 
@@ -41,39 +42,6 @@ static void combine(void *ctx, uint32_t g, uint32_t n, float *y) {
         }
         if (i % 8 == 7 && !r->no_overlap) lg_reduce_progress(r);
     }
-}
-
-static void must(lg_status st) {
-    if (st == LG_OK) return;
-    fprintf(stderr, "bench_reduce: %s\n", comm.why);
-    comm.lost = true;
-    lg_comm_close(&comm);
-    exit(1);
-}
-
-/* Everybody waits for everybody; the largest value comes back. */
-static double meet(double mine) {
-    double all[LG_MAX_RANK], most = mine;
-    for (uint32_t k = 1; k < comm.n_rank; k++) {
-        lg_comm_req q[2] = {{0}};
-        uint32_t to = (comm.rank + k) % comm.n_rank,
-                 from = (comm.rank + comm.n_rank - k) % comm.n_rank;
-        must(lg_comm_recv(&comm, from, 9, &all[from], sizeof all[0], &q[0]));
-        must(lg_comm_send(&comm, to, 9, &mine, sizeof mine, &q[1]));
-        must(lg_comm_wait(&comm, q, 2));
-        if (all[from] > most) most = all[from];
-    }
-    return most;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof *x, by_value);
-    return x[n / 2];
 }
 
 /* One call of ours; the slowest rank's microseconds. */
