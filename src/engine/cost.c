@@ -13,6 +13,7 @@
 #define N          LG_COST_N
 #define FADE       0.985 /* of what is known, each step of its kind */
 #define NARROW     0.97  /* of `widest`, each step with prompt rows: faster than FADE */
+#define WIDE       64.0  /* prompt rows beside which a step's constant is small */
 #define DAMP       0.05  /* of one step, towards the last solution */
 #define DEPTH_UNIT 1024.0
 #define LATE       0.02 /* share of steps that may take longer than predicted times margin */
@@ -54,6 +55,10 @@ double lg_cost_step_us(const lg_cost *c, const lg_cost_load *load) {
 double lg_cost_tokens_us(const lg_cost *c, uint32_t from, uint32_t n) {
     double depth = (double)n * (from + n / 2.0) / DEPTH_UNIT;
     return c->weight[3] * n + c->weight[5] * depth;
+}
+
+bool lg_cost_knows_prompts(const lg_cost *c, uint32_t n) {
+    return c->widest >= WIDE || n <= 2.0 * c->widest;
 }
 
 double lg_cost_floor_us(const lg_cost *c) {

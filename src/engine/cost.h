@@ -10,6 +10,7 @@
 #ifndef LG_ENGINE_COST_H
 #define LG_ENGINE_COST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define LG_COST_N 6
@@ -41,6 +42,10 @@ double lg_cost_step_us(const lg_cost *c, const lg_cost_load *load);
 
 /* Microseconds, constant left out, of computing `n` positions of a prompt from `from` on. */
 double lg_cost_tokens_us(const lg_cost *c, uint32_t from, uint32_t n);
+
+/* Whether the steps measured lately had rows enough to tell what `n` rows of a prompt cost: of few, a fit cannot tell their cost
+ * from a step's constant. */
+bool lg_cost_knows_prompts(const lg_cost *c, uint32_t n);
 
 /* Microseconds that every step costs, however few its rows. */
 double lg_cost_floor_us(const lg_cost *c);

@@ -151,6 +151,25 @@ static void test_belief_in_wide_steps_fades(void **state) {
     assert_true(c.widest == 4);
 }
 
+/* A step of one prompt row, as after a restart that reads all but the last token from files, says nothing of 700. */
+static void test_few_rows_do_not_tell_what_a_prompt_costs(void **state) {
+    (void)state;
+    lg_cost c = fresh(&dense);
+    lg_cost_load one = {.prefill = 1}, ten = {.prefill = 10}, wide = {.prefill = 300},
+                 answer = {.decode = 1};
+    assert_false(lg_cost_knows_prompts(&c, 1));
+    lg_cost_learn(&c, &one, 900);
+    for (uint32_t i = 0; i < 24; i++) lg_cost_learn(&c, &answer, 1000);
+    assert_true(lg_cost_knows_prompts(&c, 2));
+    assert_false(lg_cost_knows_prompts(&c, 3));
+    lg_cost_learn(&c, &ten, 1400);
+    assert_true(lg_cost_knows_prompts(&c, 20));
+    assert_false(lg_cost_knows_prompts(&c, 700));
+    lg_cost_learn(&c, &wide, 9000);
+    assert_true(lg_cost_knows_prompts(&c, 700));
+    assert_true(lg_cost_knows_prompts(&c, 100000));
+}
+
 static void test_an_hour_of_answers_keeps_what_is_known_of_prompts(void **state) {
     (void)state;
     lg_cost c = fresh(&sparse);
@@ -205,6 +224,7 @@ int main(void) {
         cmocka_unit_test(test_follows_a_machine_that_changes),
         cmocka_unit_test(test_the_last_steps_tell_the_pace),
         cmocka_unit_test(test_belief_in_wide_steps_fades),
+        cmocka_unit_test(test_few_rows_do_not_tell_what_a_prompt_costs),
         cmocka_unit_test(test_an_hour_of_answers_keeps_what_is_known_of_prompts),
         cmocka_unit_test(test_poor_evidence_does_no_harm),
         cmocka_unit_test(test_rows_share_what_is_read),

@@ -274,7 +274,8 @@ void lg_disk_flush(lg_disk *d) {
 
 bool lg_disk_pays(const lg_disk *d, uint32_t from, uint32_t to, uint64_t n_byte) {
     double us = lg_cost_tokens_us(d->cost, from, to - from);
-    return d->always || us <= 0 || us >= (double)n_byte * d->us_byte;
+    bool known = us > 0 && lg_cost_knows_prompts(d->cost, to - from);
+    return d->always || !known || us >= (double)n_byte * d->us_byte;
 }
 
 /* Make room in table and folder for n_byte more; the leaf `keep` stays. */

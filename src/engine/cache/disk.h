@@ -10,7 +10,8 @@
  * Order of bytes: head (256), ids, pages, state; sums are BLAKE2b-256, numbers little-endian.
  * A file that is not exactly as it should be (sums, sizes, another model, another format, no parent) is named in the log and removed; nothing of it
  * is used: pages and state get into the tree of kept texts only when every sum was right.
- * Cost: a file is written, and read, when reading it takes less time than computing its tokens again, by what both took so far;
+ * Cost: a file is written, and read, when reading it takes less time than computing its tokens again, by what both took so far, or
+ * as long as the steps measured lately do not tell what a prompt costs (after a start that had nothing to compute, say);
  * with a full folder the least of clock + tokens / bytes goes (as in prefix.h, of 64), leaves only.
  *
  * Several devices: each has the texts that live there, in a folder of its own (the first in DIR, device k in DIR/device-k), with an
