@@ -46,19 +46,17 @@ INLINE void ask(const uint8_t *p, const int n_row) {
     _mm_prefetch((const char *)p + (n_row == 1 ? QG_AHEAD / 2 : QG_AHEAD), _MM_HINT_T0);
 }
 
-INLINE void read_scales(const uint8_t *g, const int n_row, q4k_scales *s) {
-    for (int i = 0; i < 4; i++) ask(g + 64 * i, n_row);
+INLINE void read_scales(const uint8_t *g, q4k_scales *s) {
     halves(g, s->d);
     halves(g + 32, s->m);
     scales_mins(g + 64, s->scale, s->j);
 }
 
 static FORCED void unpack(const uint8_t *g, q4k_wide *t) {
-    read_scales(g, QG_ROW, &t->s);
+    read_scales(g, &t->s);
     for (int p = 0; p < 4; p++)
 #pragma GCC unroll 4
         for (int i = 0; i < 16; i++) {
-            if (i % 2 == 0) ask(g + 256 + 512 * p + 32 * i, QG_ROW);
             __m256i v = load32(g + 256 + 512 * p + 32 * i);
             store32(&t->w[2 * p][0][0][0] + 32 * i, low4(v));
             store32(&t->w[2 * p + 1][0][0][0] + 32 * i, high4(v));
@@ -89,7 +87,7 @@ INLINE void end_block(const q4k_scales *s, const q4k_row *x, size_t b, const __m
 
 /* Block b of n_row rows. */
 static FORCED void add_rows(const q4k_wide *t, const q4k_row *x, size_t b, const int n_row,
-                            q4k_acc *acc) {
+                            qahead *ahead, q4k_acc *acc) {
     __m256i sum[TILE][2];
     const int8_t *v[TILE];
     for (int r = 0; r < n_row; r++) {
@@ -99,6 +97,7 @@ static FORCED void add_rows(const q4k_wide *t, const q4k_row *x, size_t b, const
 #pragma GCC unroll 1
     for (int run = 0; run < 8; run++) {
         __m256i s[TILE][2];
+        qgemm_ask(ahead);
 #pragma GCC unroll 8
         for (int k = 0; k < 8; k++) {
             __m256i w0 = aligned32(t->w[run][k]), w1 = aligned32(t->w[run][k] + 8);
@@ -136,16 +135,17 @@ static void run_many(const qgemm *g, uint32_t panel0, uint32_t n_panel) {
         const uint8_t *group = qgemm_panel(g, p);
         memset(acc, 0, g->n_row * sizeof *acc);
         for (size_t b = 0; b < g->w->n_in / 256; b++, group += g->group_bytes) {
+            qahead ahead = qgemm_ahead(group, g->group_bytes, g->n_row, TILE, 8);
             unpack(group, &t);
             for (uint32_t r = 0, n; r < g->n_row; r += n) {
                 n = qgemm_take(g->n_row - r, TILE);
                 switch (n) {
-                case 1: add_rows(&t, x + r, b, 1, acc + r); break;
-                case 2: add_rows(&t, x + r, b, 2, acc + r); break;
-                case 3: add_rows(&t, x + r, b, 3, acc + r); break;
-                case 4: add_rows(&t, x + r, b, 4, acc + r); break;
-                case 5: add_rows(&t, x + r, b, 5, acc + r); break;
-                default: add_rows(&t, x + r, b, TILE, acc + r); break;
+                case 1: add_rows(&t, x + r, b, 1, &ahead, acc + r); break;
+                case 2: add_rows(&t, x + r, b, 2, &ahead, acc + r); break;
+                case 3: add_rows(&t, x + r, b, 3, &ahead, acc + r); break;
+                case 4: add_rows(&t, x + r, b, 4, &ahead, acc + r); break;
+                case 5: add_rows(&t, x + r, b, 5, &ahead, acc + r); break;
+                default: add_rows(&t, x + r, b, TILE, &ahead, acc + r); break;
                 }
             }
         }
@@ -167,7 +167,7 @@ static FORCED void add_nibbles(const uint8_t *group, const q4k_scales *t, int p,
     }
 #pragma GCC unroll 8
     for (int k = 0; k < 8; k++) {
-        if (i == 0) ask(nib + 64 * k, n_row);
+        if (k % 2 == i) ask(nib + 64 * k, n_row);
         __m256i w = load32(nib + 64 * k), lo = low4(w), hi = high4(w);
         for (int r = 0; r < n_row; r++) {
             const int8_t *at = v[r] + 4 * k;
@@ -229,7 +229,8 @@ static FORCED void run_few(const qgemm *g, uint32_t panel0, uint32_t n_panel, co
         for (size_t b = 0; b < g->w->n_in / 256; b++, group += g->group_bytes) {
             __m256i sum[FEW][2];
             for (int r = 0; r < n_row; r++) sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-            read_scales(group, n_row, &t);
+            for (int i = 0; i < 4; i++) ask(group + 64 * i, n_row);
+            read_scales(group, &t);
 #pragma GCC unroll 1
             for (int pair = 0; pair < 4; pair++)
                 if (n_row <= 2) {

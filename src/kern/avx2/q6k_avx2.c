@@ -72,8 +72,6 @@ static void unpack(const uint8_t *g, q6k_wide *t) {
     for (int half = 0; half < 2; half++)
         for (int i = 0; i < 16; i++) {
             q6k_four v = unpack_four(g, half, i);
-            ask(g, 32 * half + 2 * i);
-            ask(g, 32 * half + 2 * i + 1);
             for (int q = 0; q < 4; q++)
                 store32(&t->w[32 * half + 8 * q][0][0] + 32 * i, v.w[q]);
         }
@@ -117,7 +115,7 @@ INLINE void end_block(const q6k_scales *t, const q6k_row *x, size_t b, const __m
 
 /* Block b of n_row rows. */
 static FORCED void add_rows(const q6k_wide *t, const q6k_row *x, size_t b, const int n_row,
-                            q6k_acc *acc) {
+                            qahead *ahead, q6k_acc *acc) {
     __m256i sum[TILE][2];
     const int8_t *v[TILE];
     const uint32_t *from[TILE];
@@ -129,6 +127,7 @@ static FORCED void add_rows(const q6k_wide *t, const q6k_row *x, size_t b, const
 #pragma GCC unroll 1
     for (int run = 0; run < 16; run++) {
         __m256i s[TILE][2];
+        qgemm_ask(ahead);
         for (int r = 0; r < n_row; r++)
             s[r][0] = s[r][1] = _mm256_set1_epi32((int)from[r][run]);
 #pragma GCC unroll 4
@@ -150,16 +149,17 @@ static void add_panel_many(const qgemm *g, const uint8_t *group, const q6k_row *
                            uint32_t n_block, q6k_acc *acc) {
     q6k_wide t;
     for (size_t b = 0; b < n_block; b++, group += g->group_bytes) {
+        qahead ahead = qgemm_ahead(group, g->group_bytes, g->n_row, TILE, 16);
         unpack(group, &t);
         for (uint32_t r = 0, n; r < g->n_row; r += n) {
             n = qgemm_take(g->n_row - r, TILE);
             switch (n) {
-            case 1: add_rows(&t, x + r, b, 1, acc + r); break;
-            case 2: add_rows(&t, x + r, b, 2, acc + r); break;
-            case 3: add_rows(&t, x + r, b, 3, acc + r); break;
-            case 4: add_rows(&t, x + r, b, 4, acc + r); break;
-            case 5: add_rows(&t, x + r, b, 5, acc + r); break;
-            default: add_rows(&t, x + r, b, TILE, acc + r); break;
+            case 1: add_rows(&t, x + r, b, 1, &ahead, acc + r); break;
+            case 2: add_rows(&t, x + r, b, 2, &ahead, acc + r); break;
+            case 3: add_rows(&t, x + r, b, 3, &ahead, acc + r); break;
+            case 4: add_rows(&t, x + r, b, 4, &ahead, acc + r); break;
+            case 5: add_rows(&t, x + r, b, 5, &ahead, acc + r); break;
+            default: add_rows(&t, x + r, b, TILE, &ahead, acc + r); break;
             }
         }
     }

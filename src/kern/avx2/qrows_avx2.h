@@ -150,6 +150,26 @@ INLINE void qrow_sub_mins(const qrow *row, const float *m, const int16_t (*j)[LG
 
 #define QG_AHEAD 4096 /* bytes */
 
+/* What tiles of rows ask for while they pass over a group: the lines of the memory QG_AHEAD bytes further, a few at each of their steps.
+ * All at once they would wait for memory, with nothing to do meanwhile. */
+typedef struct qahead {
+    const uint8_t *at, *end;
+    int n_line; /* a step */
+} qahead;
+
+/* n_row rows in tiles of at most `most`, each of n_step steps. */
+INLINE qahead qgemm_ahead(const uint8_t *group, size_t len_bytes, uint32_t n_row, uint32_t most,
+                          uint32_t n_step) {
+    uint32_t n = (n_row + most - 1) / most * n_step;
+    return (qahead){group + QG_AHEAD, group + QG_AHEAD + len_bytes,
+                    (int)((len_bytes / 64 + n) / n)};
+}
+
+INLINE void qgemm_ask(qahead *a) {
+    for (int i = 0; i < a->n_line && a->at < a->end; i++, a->at += 64)
+        _mm_prefetch((const char *)a->at, _MM_HINT_T0);
+}
+
 /* Ask for the bytes that follow a group at some distance: unpacking and multiplying alternate, which the processor's own
  * prefetching does not keep up with. */
 INLINE void qgemm_prefetch(const uint8_t *group, size_t len_bytes) {
