@@ -1,33 +1,9 @@
 /* test_group_files.c - kept texts in files of every rank's own. */
 #include "group_rig.h"
+#include "kept_files.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-/* Turn a bit in every file of a folder, or (at 0) none; returns how many there are. */
-static uint32_t damage(const char *dir, long at) {
-    uint32_t n = 0;
-    DIR *d = opendir(dir);
-    const struct dirent *e;
-    assert_non_null(d);
-    while ((e = readdir(d))) {
-        char path[400];
-        if (!strstr(e->d_name, ".kept")) continue;
-        snprintf(path, sizeof path, "%s/%.40s", dir, e->d_name);
-        n++;
-        if (at == 0) continue;
-        FILE *f = fopen(path, "r+b");
-        assert_non_null(f);
-        assert_int_equal(fseek(f, at, SEEK_SET), 0);
-        int c = fgetc(f);
-        assert_int_equal(fseek(f, at, SEEK_SET), 0);
-        assert_int_equal(fputc(c ^ 2, f), c ^ 2);
-        assert_int_equal(fclose(f), 0);
-    }
-    closedir(d);
-    return n;
-}
 
 static void run_with_files(rig *r, uint32_t n_rank) {
     group_open_ranks(r, n_rank, 31);
@@ -48,17 +24,17 @@ static void test_kept_in_files(void **state) {
     assert_non_null(mkdtemp(r->dir));
     snprintf(rank1, sizeof rank1, "%s/rank-1", r->dir);
     run_with_files(r, 2);
-    uint32_t n = damage(r->dir, 0), n1 = damage(rank1, 0);
+    uint32_t n = kept_files(r->dir, 0), n1 = kept_files(rank1, 0);
     assert_true(n > 3 && n1 > 3);
     assert_int_equal(r->stats.n_file_written, n + n1);
     run_with_files(r, 2);
     assert_true(r->n_read[0] > 0 && r->n_read[1] > 0);
     assert_int_equal(r->stats.n_file_refused, 0);
-    n1 = damage(rank1, 20); /* the head: found at the start */
+    n1 = kept_files(rank1, 20); /* the head: found at the start */
     run_with_files(r, 2);
     assert_true(r->n_read[0] > 0);
     assert_true(r->stats.n_file_refused >= n1);
-    n1 = damage(rank1, 300); /* ids: found when it is read */
+    n1 = kept_files(rank1, 300); /* ids: found when it is read */
     assert_true(n1 > 0);
     run_with_files(r, 2);
     assert_true(r->stats.n_file_refused > 0);

@@ -3,10 +3,10 @@
  * The fake backend keeps the pools of each owner apart and reads the history back through them, so a page, slot or snapshot
  * of the wrong owner changes an answer or trips an assertion. */
 #include "engine_rig.h"
+#include "kept_files.h"
 
 #include "base/num.h"
 
-#include <dirent.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,30 +158,6 @@ static void test_answers_do_not_depend_on_homes(void **state) {
 
 #define N_FILE_TEXT 24
 
-/* Files of kept texts in a folder; with `at` > 0 a bit of each is turned there. */
-static uint32_t files_in(const char *dir, long at) {
-    uint32_t n = 0, to;
-    uint64_t hash;
-    DIR *d = opendir(dir);
-    assert_non_null(d);
-    for (const struct dirent *e; (e = readdir(d));) {
-        char path[400];
-        if (!lg_disk_parse_name(e->d_name, &hash, &to)) continue;
-        n++;
-        if (at == 0) continue;
-        snprintf(path, sizeof path, "%s/%.40s", dir, e->d_name);
-        FILE *f = fopen(path, "r+b");
-        assert_non_null(f);
-        assert_int_equal(fseek(f, at, SEEK_SET), 0);
-        int c = fgetc(f);
-        assert_int_equal(fseek(f, at, SEEK_SET), 0);
-        assert_int_equal(fputc(c ^ 2, f), c ^ 2);
-        assert_int_equal(fclose(f), 0);
-    }
-    closedir(d);
-    return n;
-}
-
 static void run_flushing(rig *r) {
     while (lg_step(r->eng) == LG_OK) {
         rig_fetch(r->eng);
@@ -238,7 +214,7 @@ static void test_each_home_has_files(void **state) {
     for (uint32_t h = 1; h < 3; h++) snprintf(of[h], sizeof of[h], "%s/device-%u", dir, h);
     live_with_files(dir, 3, false, answers[0], &st);
     assert_int_equal(n_cached(answers[0]), 0);
-    for (uint32_t h = 0; h < 3; h++) assert_true((n[h] = files_in(of[h], 0)) > 3);
+    for (uint32_t h = 0; h < 3; h++) assert_true((n[h] = kept_files(of[h], 0)) > 3);
     assert_int_equal(st.n_file_written, n[0] + n[1] + n[2]);
     assert_int_equal(st.n_file_skipped, 0);
     /* Restarted, alone: all but the last id of each. */
@@ -255,7 +231,7 @@ static void test_each_home_has_files(void **state) {
     assert_int_equal(st.n_file_refused, 0);
     /* What is damaged is removed: found at the start (heads), and when it is read (ids). */
     for (uint32_t h = 1; h < 3; h++) {
-        uint32_t n_bad = files_in(of[h], h == 1 ? 20 : 300);
+        uint32_t n_bad = kept_files(of[h], h == 1 ? 20 : 300);
         assert_true(n_bad > 3);
         live_with_files(dir, 3, true, answers[1], &st);
         expect_same(answers[0], answers[1]);

@@ -1,7 +1,7 @@
 /* mosaic.c - the operations of a Mosaic kernel as text.
  *
  * Generic form of MLIR, names with the prefix "stable_mosaic." that the serialisation format 1 wants.  Floats are written as
- * bit patterns, so a constant is exactly what C computed.  Same calls, same bytes.  Test: tests/unit/test_mosaic.c */
+ * bit patterns, so a constant is exactly what C computed.  Same calls, same bytes.  Test: tests/unit/test_mosaic_*.c */
 #include "backend/pjrt/mosaic/mosaic.h"
 
 #include "base/num.h"

@@ -12,7 +12,7 @@
  *
  * What the text means is fixed twice: by libtpu, which compiles it, and by tests/unit/mosaic_eval.c, which runs it.
  * Versions: the operations here are those of version 15, read by libtpu 0.0.48 and 0.0.52.  Memory: the caller's lg_buf.
- * Test: tests/unit/test_mosaic.c */
+ * Test: tests/unit/test_mosaic_*.c */
 #ifndef LG_BACKEND_PJRT_MOSAIC_MOSAIC_H
 #define LG_BACKEND_PJRT_MOSAIC_MOSAIC_H
 

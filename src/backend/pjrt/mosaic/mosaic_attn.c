@@ -9,7 +9,7 @@
  * What no sequence has written may be anything, NaN too.  Scores of hidden positions are replaced; a value has to be finite for
  * its weight of zero to count, so the rest of a sequence's last page is set to zero in VMEM, and pages that were not copied hold
  * an earlier block's values, or the zeros that the first step stores.
- * Test: tests/unit/test_mosaic.c */
+ * Test: tests/unit/test_mosaic_attn.c */
 #include "backend/pjrt/mosaic/mosaic_kern.h"
 
 #define PAGE   LG_MOSAIC_ATTN_PAGE

@@ -6,7 +6,7 @@
  * r = k^T S and p = q^T S come from one pass, and the result is e p + (q.k) delta).
  * Heads are rows of 128 lanes, so convolution, gates and norms are whole-register work on [heads][128].
  * The products with S are sums over sublanes on the vector unit, in F32: at one row the matrix unit has nothing to gain.
- * Test: tests/unit/test_mosaic.c */
+ * Test: tests/unit/test_mosaic_gdn.c */
 #include "backend/pjrt/mosaic/mosaic_gdn.h"
 
 #define D LG_MOSAIC_GDN_D

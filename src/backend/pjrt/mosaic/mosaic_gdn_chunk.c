@@ -8,7 +8,7 @@
  *     Y, Z = W S, (e^c q) S;   D = U - Y;   O = Z + lower((q.k) e^(c_r - c_j)) D;   S = e^c_C S + (e^(c_C - c_r) k)^T D
  * Rows beyond a tile's count as q = k = v = 0, beta = 0, gate 0, which changes nothing.
  * Everything is F32, products in full precision: what bfloat16 costs here must be measured on a device first.
- * Test: tests/unit/test_mosaic.c */
+ * Test: tests/unit/test_mosaic_gdn.c */
 #include "backend/pjrt/mosaic/mosaic_gdn.h"
 
 #define D   LG_MOSAIC_GDN_D

@@ -1,6 +1,6 @@
 /* mosaic_gdn_parts.c - what the two Gated DeltaNet kernels share (mosaic_gdn.h).
  *
- * Test: tests/unit/test_mosaic.c */
+ * Test: tests/unit/test_mosaic_gdn.c */
 #include "backend/pjrt/mosaic/mosaic_gdn.h"
 
 bool lg_mosaic_gdn_fits(const lg_mosaic_gdn *g) {

@@ -6,7 +6,7 @@
  * unit multiplies FP8.  The sum over inputs is cut into blocks as wide as a scale reaches: a block's product, made 512 inputs at a time
  * and summed in F32, times its scales, is added.
  * With gate and up in one weight both panels of the same columns are read, and silu(gate) * up is all that is written.
- * Test: tests/unit/test_mosaic.c */
+ * Test: tests/unit/test_mosaic_gmm.c */
 #include "backend/pjrt/mosaic/mosaic_kern.h"
 
 #define PANEL_BYTES (2u << 20) /* of weights in one window at most */

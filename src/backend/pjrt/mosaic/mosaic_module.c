@@ -1,6 +1,6 @@
 /* mosaic_module.c - what surrounds the body of a Mosaic kernel: its function, the windows, and the call from a program.
  *
- * Test: tests/unit/test_mosaic.c */
+ * Test: tests/unit/test_mosaic_*.c */
 #include "backend/pjrt/mosaic/mosaic.h"
 
 #include <string.h>

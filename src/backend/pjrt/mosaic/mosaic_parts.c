@@ -1,6 +1,6 @@
 /* mosaic_parts.c - what several kernels are made of: sums of operations of mosaic.c.
  *
- * Test: tests/unit/test_mosaic.c */
+ * Test: tests/unit/test_mosaic_*.c */
 #include "backend/pjrt/mosaic/mosaic.h"
 
 /* 1 / (1 + exp(-x)) for any shape. */

@@ -1,6 +1,6 @@
 /* twin.c - the kernels in plain StableHLO (twin.h).
  *
- * Tests: tests/unit/test_mosaic.c, test_step_types.c */
+ * Tests: tests/unit/test_mosaic_*.c, test_step_types.c */
 #include "backend/pjrt/mosaic/twin.h"
 
 #include <math.h>

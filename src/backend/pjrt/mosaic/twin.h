@@ -3,7 +3,7 @@
  * They say what the numbers are: written the simplest way (the recurrence row by row, a product tile by tile,
  * one softmax over all pages), in F32.
  * arg: the prefetched operands, then the others; result: as the kernel's.  Sizes need not fit the kernel.
- * Tests: tests/unit/test_mosaic.c (on the arrays that the kernels get), test_step_types.c (in a model) */
+ * Tests: tests/unit/test_mosaic_*.c (on the arrays that the kernels get), test_step_types.c (in a model) */
 #ifndef LG_BACKEND_PJRT_MOSAIC_TWIN_H
 #define LG_BACKEND_PJRT_MOSAIC_TWIN_H
 
