@@ -5,12 +5,11 @@
  * Where sums lie: this rank's parts in x.in (its rows are multiplied by then), on the wire over the records they belong to.
  * Thread: engine.  Memory: the exchange's.  Test: tests/unit/test_exchange.c */
 #include "dist/exchange.h"
+#include "dist/tags.h"
 
 #include <string.h>
 
-#define TAG_TO   9
-#define TAG_HOME 10
-#define HEAD     (LG_EXCHANGE_HEAD / 4)
+#define HEAD (LG_EXCHANGE_HEAD / 4)
 
 /* Most ranks that a row goes to. */
 static size_t most_copies(const lg_exchange *x) {
@@ -52,13 +51,14 @@ lg_status lg_alltoall_start(lg_exchange *x) {
         size_t n = x->row0[r + 1] - x->row0[r];
         x->n_sent[r] = 0;
         if (r == me || n == 0) continue;
-        LG_TRY(lg_comm_recv(c, r, TAG_TO, lg_exchange_record(x, r, x->row0[r]) - HEAD,
+        LG_TRY(lg_comm_recv(c, r, LG_TAG_TO, lg_exchange_record(x, r, x->row0[r]) - HEAD,
                             LG_EXCHANGE_HEAD + n * x->ld * sizeof *pack, &x->req[r]));
     }
     for (uint32_t d = 1; lg_exchange_n_own(x) && d < c->n_rank; d++) {
         uint32_t r = (me + d) % c->n_rank, n = x->n_sent[r] = pack_for(x, r, pack);
         size_t words = HEAD + n * x->ld;
-        LG_TRY(lg_comm_send(c, r, TAG_TO, pack, words * sizeof *pack, &x->req[c->n_rank + r]));
+        LG_TRY(
+            lg_comm_send(c, r, LG_TAG_TO, pack, words * sizeof *pack, &x->req[c->n_rank + r]));
         pack += words;
     }
     x->n_req = 2 * c->n_rank;
@@ -120,8 +120,8 @@ static lg_status send_home(lg_exchange *x, uint32_t r, lg_reduce_fill *fill, voi
     fill(ctx, x->row0[r], n, part);
     lg_wire_put(x->how.wire, part, n, x->n_embd, wire);
     lg_trace_add(c->trace, LG_SPAN_COMBINE, 0, x->layer, r, start);
-    LG_TRY(
-        lg_comm_send(c, r, TAG_HOME, wire, n * x->hw * sizeof *wire, &x->req[c->n_rank + r]));
+    LG_TRY(lg_comm_send(c, r, LG_TAG_HOME_ROWS, wire, n * x->hw * sizeof *wire,
+                        &x->req[c->n_rank + r]));
     return x->how.no_overlap ? lg_comm_wait(c, &x->req[c->n_rank + r], 1) : LG_OK;
 }
 
@@ -135,7 +135,7 @@ lg_status lg_alltoall_sums(lg_exchange *x, lg_reduce_fill *fill, void *ctx, floa
         home[r] = to;
         if (x->n_sent[r] == 0) continue;
         size_t words = x->n_sent[r] * x->hw;
-        LG_TRY(lg_comm_recv(c, r, TAG_HOME, to, words * sizeof *to, &x->req[r]));
+        LG_TRY(lg_comm_recv(c, r, LG_TAG_HOME_ROWS, to, words * sizeof *to, &x->req[r]));
         to += words;
     }
     x->n_req = 2 * c->n_rank;

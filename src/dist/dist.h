@@ -1,6 +1,7 @@
 /* dist.h - the map of src/dist: one model over several processes, its ranks.
  *
  *   comm      messages between ranks: nobody else, or MPI by a module that is loaded on demand (comm_mpi.c)
+ *   tags      what a message is about
  *   place     which ranks hold which experts
  *   window    memory that the ranks of one machine share
  *   wire      rows as they travel: floats, 16 or 8 bits

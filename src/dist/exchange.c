@@ -4,17 +4,14 @@
  * Both ends of the way back know from the routing how many rows come in which order, so nothing but rows is sent.
  * Thread: engine.  Memory: the caller's arena; nothing is allocated in a step.  Test: tests/unit/test_exchange.c */
 #include "dist/exchange.h"
+#include "dist/tags.h"
 
 #include "base/hash.h"
 
 #include <math.h>
 #include <string.h>
 
-#define TAG_ROWS  2
-#define TAG_BACK  3
-#define TAG_SUMS  4 /* in the trail only, as the next */
-#define TAG_KNOWN 5
-#define HEAD      (LG_EXCHANGE_HEAD / 4) /* words */
+#define HEAD (LG_EXCHANGE_HEAD / 4) /* words */
 
 static bool may_be(const lg_exchange *x, lg_exchange_kind kind) {
     return x->how.kind == kind ||
@@ -159,7 +156,7 @@ static lg_status start_gather(lg_exchange *x) {
         uint32_t n = x->row0[r + 1] - x->row0[r];
         x->n_got[r] = n;
         if (r != me && n && !lg_shared_has(x, r))
-            LG_TRY(lg_comm_recv(c, r, TAG_ROWS, x->block[r],
+            LG_TRY(lg_comm_recv(c, r, LG_TAG_ROWS, x->block[r],
                                 LG_EXCHANGE_HEAD + n * x->ld * sizeof(uint32_t),
                                 &x->req[x->n_req++]));
     }
@@ -168,7 +165,7 @@ static lg_status start_gather(lg_exchange *x) {
     for (uint32_t d = 1; n_own && d < c->n_rank; d++) { /* each rank begins with another one */
         uint32_t to = (me + d) % c->n_rank;
         if (lg_shared_has(x, to)) continue;
-        LG_TRY(lg_comm_send(c, to, TAG_ROWS, x->block[me],
+        LG_TRY(lg_comm_send(c, to, LG_TAG_ROWS, x->block[me],
                             LG_EXCHANGE_HEAD + n_own * x->ld * sizeof(uint32_t),
                             &x->req[x->n_req++]));
     }
@@ -181,7 +178,7 @@ lg_status lg_exchange_start(lg_exchange *x, uint32_t layer, const float *xn,
     uint32_t me = c->rank, g0 = x->row0[me];
     x->layer = layer;
     lg_comm_at(c, "rows", layer);
-    note(x, TAG_ROWS, layer);
+    note(x, LG_TAG_ROWS, layer);
     x->n_req = 0;
     x->start_us = lg_trace_now(c->trace);
     bool shared = x->shared && x->kind != LG_EXCHANGE_ALLTOALL;
@@ -293,7 +290,7 @@ void lg_exchange_known(lg_exchange *x, uint32_t layer, uint32_t owner, const flo
                        const uint32_t *top_id, const float *top_w) {
     x->layer = layer;
     x->kind = LG_EXCHANGE_STRICT;
-    note(x, TAG_KNOWN, layer);
+    note(x, LG_TAG_KNOWN, layer);
     find_blocks(x, false);
     for (uint32_t r = 0; r < x->comm->n_rank; r++) x->n_got[r] = x->row0[r + 1] - x->row0[r];
     for (uint32_t g = x->row0[owner]; g < x->row0[owner + 1]; g++) {
@@ -315,7 +312,7 @@ lg_status lg_exchange_sums(lg_exchange *x, lg_reduce_fill *fill, void *ctx, floa
     LG_ASSERT(x->kind != LG_EXCHANGE_STRICT);
     if (x->comm->lost) return LG_E_COMM;
     lg_comm_at(x->comm, "sums", x->layer);
-    note(x, TAG_SUMS, x->layer);
+    note(x, LG_TAG_SUMS, x->layer);
     x->n_req = 0;
     x->flying = !x->how.no_overlap;
     lg_status st = x->kind == LG_EXCHANGE_REDUCE
@@ -386,13 +383,13 @@ lg_status lg_exchange_finish(lg_exchange *x) {
     if (c->lost) return LG_E_COMM;
     uint64_t start = lg_trace_now(c->trace);
     lg_comm_at(c, "back", x->layer);
-    note(x, TAG_BACK, x->layer);
+    note(x, LG_TAG_BACK, x->layer);
     x->n_req = 0;
     plan_back(x, n_from);
     for (uint32_t r = 0; r < c->n_rank; r++) {
         if (r == me) mine = back;
         if (r != me && n_from[r] && !lg_shared_has(x, r))
-            LG_TRY(lg_comm_recv(c, r, TAG_BACK, back, n_from[r] * row, &x->req[x->n_req++]));
+            LG_TRY(lg_comm_recv(c, r, LG_TAG_BACK, back, n_from[r] * row, &x->req[x->n_req++]));
         back += (size_t)n_from[r] * x->n_embd;
     }
     for (uint32_t d = 1; d < 2 * c->n_rank; d++) { /* first what has the longer way */
@@ -403,7 +400,7 @@ lg_status lg_exchange_finish(lg_exchange *x) {
         if (near)
             lg_shared_put_at(x, to, (uint32_t)((size_t)(pack - x->pack) / x->n_embd));
         else if (n)
-            LG_TRY(lg_comm_send(c, to, TAG_BACK, pack, n * row, &x->req[x->n_req++]));
+            LG_TRY(lg_comm_send(c, to, LG_TAG_BACK, pack, n * row, &x->req[x->n_req++]));
         pack += (size_t)n * x->n_embd;
     }
     if (x->shared) lg_shared_post_back(x);

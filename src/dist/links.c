@@ -4,6 +4,7 @@
  * do: with what cables, switches and processors take when they are shared.  In a group whose ranks share processors that is much more.
  * Thread: engine.  Memory: a buffer while measuring.  Test: tests/unit/test_choose.c */
 #include "dist/choose.h"
+#include "dist/tags.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TAG_PING   8
 #define N_ROUND    9
 #define N_BURST    16
 #define PING_BYTES 16
@@ -21,8 +21,8 @@
 
 static lg_status one(lg_comm *c, uint32_t peer, bool send, void *buf, size_t n_bytes) {
     lg_comm_req q = {0};
-    LG_TRY(send ? lg_comm_send(c, peer, TAG_PING, buf, n_bytes, &q)
-                : lg_comm_recv(c, peer, TAG_PING, buf, n_bytes, &q));
+    LG_TRY(send ? lg_comm_send(c, peer, LG_TAG_PING, buf, n_bytes, &q)
+                : lg_comm_recv(c, peer, LG_TAG_PING, buf, n_bytes, &q));
     return lg_comm_wait(c, &q, 1);
 }
 
@@ -36,8 +36,8 @@ static lg_status volley(lg_comm *c, uint32_t peer, bool first, uint32_t n, doubl
         lg_comm_req q[N_BURST] = {{0}};
         uint64_t start = lg_clock_us();
         for (uint32_t k = 0; k < n; k++)
-            LG_TRY(first ? lg_comm_send(c, peer, TAG_PING, buf[k], PING_BYTES, &q[k])
-                         : lg_comm_recv(c, peer, TAG_PING, buf[k], PING_BYTES, &q[k]));
+            LG_TRY(first ? lg_comm_send(c, peer, LG_TAG_PING, buf[k], PING_BYTES, &q[k])
+                         : lg_comm_recv(c, peer, LG_TAG_PING, buf[k], PING_BYTES, &q[k]));
         LG_TRY(lg_comm_wait(c, q, n));
         LG_TRY(one(c, peer, !first, buf[0], PING_BYTES));
         *s = fmin(*s, fmax((double)(lg_clock_us() - start), 1) * 1e-6);
@@ -62,8 +62,8 @@ static lg_status meet(lg_comm *c) {
     for (uint32_t d = 1; d < n; d *= 2) {
         uint8_t out = 0, in;
         lg_comm_req q[2] = {{0}};
-        LG_TRY(lg_comm_recv(c, (c->rank + n - d) % n, TAG_PING, &in, 1, &q[0]));
-        LG_TRY(lg_comm_send(c, (c->rank + d) % n, TAG_PING, &out, 1, &q[1]));
+        LG_TRY(lg_comm_recv(c, (c->rank + n - d) % n, LG_TAG_PING, &in, 1, &q[0]));
+        LG_TRY(lg_comm_send(c, (c->rank + d) % n, LG_TAG_PING, &out, 1, &q[1]));
         LG_TRY(lg_comm_wait(c, q, 2));
     }
     return LG_OK;
@@ -79,10 +79,10 @@ static lg_status swap_once(lg_comm *c, bool out, uint8_t *buf, size_t n_bytes) {
     uint32_t n = 0;
     for (uint32_t r = 0; r < c->n_rank; r++)
         if (is_peer(c, r, out))
-            LG_TRY(lg_comm_recv(c, r, TAG_PING, buf + (r + 1) * n_bytes, n_bytes, &q[n++]));
+            LG_TRY(lg_comm_recv(c, r, LG_TAG_PING, buf + (r + 1) * n_bytes, n_bytes, &q[n++]));
     for (uint32_t d = 1; d < c->n_rank; d++) {
         uint32_t r = (c->rank + d) % c->n_rank;
-        if (is_peer(c, r, out)) LG_TRY(lg_comm_send(c, r, TAG_PING, buf, n_bytes, &q[n++]));
+        if (is_peer(c, r, out)) LG_TRY(lg_comm_send(c, r, LG_TAG_PING, buf, n_bytes, &q[n++]));
     }
     return lg_comm_wait(c, q, n);
 }

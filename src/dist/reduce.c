@@ -6,14 +6,14 @@
  * wait_read, which moves the other chunks, so nobody waits for somebody who waits for him.
  * Thread: engine.  Memory: at open.  Test: tests/unit/test_reduce.c */
 #include "dist/reduce.h"
+#include "dist/tags.h"
 
 #include "dist/window.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-#define TAG_REDUCE 64
-#define TAG_STEPS  16 /* at least 1 + log2(LG_MAX_RANK) */
+#define TAG_STEPS 16 /* at least 1 + log2(LG_MAX_RANK) */
 
 /* ---- who is where ---- */
 
@@ -123,7 +123,7 @@ void lg_reduce_carve(lg_arena *a, lg_comm *comm, lg_wire wire, uint32_t max_row,
 /* ---- messages of a unit ---- */
 
 static int tag_of(const lg_reduce_unit *u) {
-    return TAG_REDUCE + (int)(u->chunk * TAG_STEPS + u->step);
+    return LG_TAG_REDUCE + (int)(u->chunk * TAG_STEPS + u->step);
 }
 
 /* How rows of the message under way are written. */

@@ -3,11 +3,9 @@
  * Each rank begins with another peer, so that no way in is crowded.
  * Thread: engine.  Memory: the caller's arena; nothing is allocated in a step.  Test: tests/unit/test_slice.c */
 #include "dist/slice.h"
+#include "dist/tags.h"
 
 #include <string.h>
-
-#define TAG_COLLECT 25
-#define TAG_OWNER   26
 
 void lg_slice_carve(lg_arena *a, lg_comm *comm, lg_slice *s) {
     *s = (lg_slice){.comm = comm};
@@ -32,8 +30,8 @@ lg_status lg_slice_start(lg_slice *s, bool to_all, uint32_t *words) {
             size_t bytes = s->n[whose] * sizeof *words;
             uint32_t *p = words + s->at[whose];
             if (bytes == 0 || (!to_all && to != s->owner)) continue;
-            LG_TRY(pass ? lg_comm_send(c, r, TAG_COLLECT, p, bytes, &s->req[s->n_req++])
-                        : lg_comm_recv(c, r, TAG_COLLECT, p, bytes, &s->req[s->n_req++]));
+            LG_TRY(pass ? lg_comm_send(c, r, LG_TAG_COLLECT, p, bytes, &s->req[s->n_req++])
+                        : lg_comm_recv(c, r, LG_TAG_COLLECT, p, bytes, &s->req[s->n_req++]));
         }
     return LG_OK;
 }
@@ -50,9 +48,9 @@ lg_status lg_slice_copy(lg_slice *s, uint32_t *words, size_t n_word) {
     if (c->lost) return LG_E_COMM;
     LG_ASSERT(s->n_req == 0);
     if (c->rank != s->owner)
-        LG_TRY(lg_comm_recv(c, s->owner, TAG_OWNER, words, bytes, &s->req[s->n_req++]));
+        LG_TRY(lg_comm_recv(c, s->owner, LG_TAG_OWNER, words, bytes, &s->req[s->n_req++]));
     for (uint32_t d = 1; c->rank == s->owner && d < c->n_rank; d++)
-        LG_TRY(lg_comm_send(c, (c->rank + d) % c->n_rank, TAG_OWNER, words, bytes,
+        LG_TRY(lg_comm_send(c, (c->rank + d) % c->n_rank, LG_TAG_OWNER, words, bytes,
                             &s->req[s->n_req++]));
     return lg_slice_wait(s);
 }

@@ -3,14 +3,9 @@
  * Each rank begins with another peer, so that no way in is crowded.
  * Thread: engine.  Memory: the caller's arena; nothing is allocated in a step.  Test: tests/unit/test_spread.c */
 #include "dist/spread.h"
+#include "dist/tags.h"
 
 #include <string.h>
-
-#define TAG_SWAP   20
-#define TAG_GATHER 21
-#define TAG_DEAL   22
-#define TAG_HOME   23
-#define TAG_COPY   24
 
 void lg_spread_carve(lg_arena *a, lg_comm *comm, uint32_t n_head, lg_spread *s) {
     *s = (lg_spread){.comm = comm, .n_head = n_head};
@@ -98,7 +93,7 @@ lg_status lg_spread_swap(lg_spread *s, bool to_heads, size_t w, uint32_t *rows,
                                   : whole + (size_t)s->row0[r] * h_own * w;
             size_t n =
                 (of_rows ? (size_t)n_own * n_head_of(s, r) : (size_t)s->n[r] * h_own) * w;
-            LG_TRY(post(s, pass == 1, r, TAG_SWAP, p, n, s->req, &s->n_req));
+            LG_TRY(post(s, pass == 1, r, LG_TAG_SWAP, p, n, s->req, &s->n_req));
         }
     return LG_OK;
 }
@@ -110,8 +105,8 @@ lg_status lg_spread_gather(lg_spread *s, size_t w, uint32_t *all) {
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t d = 1; d < c->n_rank; d++) {
             uint32_t r = (me + d) % c->n_rank, whose = pass ? me : r;
-            LG_TRY(post(s, pass == 1, r, TAG_GATHER, all + s->row0[whose] * w, s->n[whose] * w,
-                        s->req, &s->n_req));
+            LG_TRY(post(s, pass == 1, r, LG_TAG_GATHER, all + s->row0[whose] * w,
+                        s->n[whose] * w, s->req, &s->n_req));
         }
     return LG_OK;
 }
@@ -135,7 +130,7 @@ static lg_status between(lg_spread *s, bool out, int tag, size_t w, uint32_t *he
 
 lg_status lg_spread_deal(lg_spread *s, size_t w, uint32_t *heads) {
     begin(s, LG_SPAN_DEAL);
-    LG_TRY(between(s, true, TAG_DEAL, w, heads, s->req, &s->n_req));
+    LG_TRY(between(s, true, LG_TAG_DEAL, w, heads, s->req, &s->n_req));
     return lg_spread_wait(s);
 }
 
@@ -143,7 +138,7 @@ lg_status lg_spread_home(lg_spread *s, size_t w, uint32_t *heads) {
     LG_ASSERT(s->n_home == 0);
     s->home_us = lg_trace_now(s->comm->trace);
     s->home_layer = s->comm->layer;
-    return between(s, false, TAG_HOME, w, heads, s->home, &s->n_home);
+    return between(s, false, LG_TAG_HOME_HEADS, w, heads, s->home, &s->n_home);
 }
 
 lg_status lg_spread_home_end(lg_spread *s) {
@@ -164,13 +159,13 @@ lg_status lg_spread_copy(lg_spread *s, void *const *block, size_t n_bytes, uint3
         s->n_req = 0;
         for (uint32_t k = i; k < end; k++) {
             if (c->rank != s->owner) {
-                LG_TRY(lg_comm_recv(c, s->owner, TAG_COPY, block[k], n_bytes,
+                LG_TRY(lg_comm_recv(c, s->owner, LG_TAG_COPY, block[k], n_bytes,
                                     &s->req[s->n_req++]));
                 continue;
             }
             for (uint32_t d = 1; d < c->n_rank; d++)
-                LG_TRY(lg_comm_send(c, (c->rank + d) % c->n_rank, TAG_COPY, block[k], n_bytes,
-                                    &s->req[s->n_req++]));
+                LG_TRY(lg_comm_send(c, (c->rank + d) % c->n_rank, LG_TAG_COPY, block[k],
+                                    n_bytes, &s->req[s->n_req++]));
         }
         LG_TRY(lg_comm_wait(c, s->req, s->n_req));
     }

@@ -5,6 +5,7 @@
  * cannot have the memory would leave the others waiting inside MPI, where no limit of time holds.
  * Thread: engine.  Memory: the object.  Test: tests/unit/test_reduce.c */
 #include "dist/window.h"
+#include "dist/tags.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,8 +14,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define TAG_WINDOW 13
-#define PAGE       4096
+#define PAGE 4096
 
 typedef struct lg_window_name {
     char text[40]; /* "": there is no object */
@@ -22,13 +22,13 @@ typedef struct lg_window_name {
 
 static lg_status send_one(lg_comm *c, uint32_t to, const void *data, size_t n_bytes) {
     lg_comm_req q = {0};
-    LG_TRY(lg_comm_send(c, to, TAG_WINDOW, data, n_bytes, &q));
+    LG_TRY(lg_comm_send(c, to, LG_TAG_WINDOW, data, n_bytes, &q));
     return lg_comm_wait(c, &q, 1);
 }
 
 static lg_status recv_one(lg_comm *c, uint32_t from, void *data, size_t n_bytes) {
     lg_comm_req q = {0};
-    LG_TRY(lg_comm_recv(c, from, TAG_WINDOW, data, n_bytes, &q));
+    LG_TRY(lg_comm_recv(c, from, LG_TAG_WINDOW, data, n_bytes, &q));
     return lg_comm_wait(c, &q, 1);
 }
 

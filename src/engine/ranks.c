@@ -6,6 +6,7 @@
  * Thread: engine.  Memory: work memory of each stage; the placement and the weights until the group ends.
  * Test: tests/unit/test_ranks.c, tests/e2e/test_ranks.py */
 #include "engine/ranks.h"
+#include "dist/tags.h"
 
 #include "backend/group/group.h"
 #include "base/clock.h"
@@ -15,10 +16,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-#define TAG_REPORT  5
-#define TAG_VERDICT 6
-#define TAG_DATA    7
 
 /* ---- reports and verdicts ---- */
 
@@ -68,18 +65,18 @@ static lg_status lost(const lg_ranks *r, lg_err *err) {
 /* Rank 0 gets all reports, in order. */
 static lg_status gather(lg_ranks *r, const char *what, const report *me, report *all) {
     lg_comm_at(&r->comm, what, 0);
-    if (r->comm.rank) return send_one(&r->comm, 0, TAG_REPORT, me, sizeof *me);
+    if (r->comm.rank) return send_one(&r->comm, 0, LG_TAG_REPORT, me, sizeof *me);
     all[0] = *me;
     for (uint32_t k = 1; k < r->comm.n_rank; k++)
-        LG_TRY(recv_one(&r->comm, k, TAG_REPORT, &all[k], sizeof *all));
+        LG_TRY(recv_one(&r->comm, k, LG_TAG_REPORT, &all[k], sizeof *all));
     return LG_OK;
 }
 
 /* Rank 0's block to all. */
 static lg_status spread(lg_ranks *r, void *data, size_t n_bytes) {
-    if (r->comm.rank) return recv_one(&r->comm, 0, TAG_DATA, data, n_bytes);
+    if (r->comm.rank) return recv_one(&r->comm, 0, LG_TAG_DATA, data, n_bytes);
     for (uint32_t k = 1; k < r->comm.n_rank; k++)
-        LG_TRY(send_one(&r->comm, k, TAG_DATA, data, n_bytes));
+        LG_TRY(send_one(&r->comm, k, LG_TAG_DATA, data, n_bytes));
     return LG_OK;
 }
 
@@ -236,10 +233,11 @@ static lg_status verify(lg_ranks *r, const lg_weights *w, lg_pool *pool, lg_err 
     if (r->comm.rank == 0) st = first_failure(r, all, err);
     st = judge(r, st, err);
     if (st == LG_OK && r->comm.rank) {
-        if (send_one(&r->comm, 0, TAG_DATA, sum, n * sizeof *sum) != LG_OK) st = lost(r, err);
+        if (send_one(&r->comm, 0, LG_TAG_DATA, sum, n * sizeof *sum) != LG_OK)
+            st = lost(r, err);
     }
     for (uint32_t k = 1; st == LG_OK && r->comm.rank == 0 && k < r->comm.n_rank; k++) {
-        if (recv_one(&r->comm, k, TAG_DATA, sum + k * n, n * sizeof *sum) != LG_OK)
+        if (recv_one(&r->comm, k, LG_TAG_DATA, sum + k * n, n * sizeof *sum) != LG_OK)
             st = lost(r, err);
         else if (all[k].place_hash != all[0].place_hash)
             st = LG_FAIL(err, LG_E_INTERNAL, "rank %u: its placement is not that of rank 0", k);
@@ -429,18 +427,16 @@ int lg_ranks_n_thread(const lg_ranks *r) {
     return n < 1 ? 1 : n;
 }
 
-#define TAG_LOAD 12
-
 /* Each rank has counted its own rows: rank 0 adds them up. */
 static lg_status gather_load(lg_ranks *r) {
     size_t n = (size_t)r->place.n_layer * r->place.n_expert;
     uint64_t *mine = r->dist.n_chosen;
-    if (r->comm.rank) return send_one(&r->comm, 0, TAG_LOAD, mine, n * sizeof *mine);
+    if (r->comm.rank) return send_one(&r->comm, 0, LG_TAG_LOAD, mine, n * sizeof *mine);
     uint64_t *got = lg_mem_calloc(n, sizeof *got);
     if (!got) return lg_comm_lose(&r->comm, "expert load: no memory");
     lg_status st = LG_OK;
     for (uint32_t k = 1; st == LG_OK && k < r->comm.n_rank; k++) {
-        st = recv_one(&r->comm, k, TAG_LOAD, got, n * sizeof *got);
+        st = recv_one(&r->comm, k, LG_TAG_LOAD, got, n * sizeof *got);
         for (size_t i = 0; st == LG_OK && i < n; i++) mine[i] += got[i];
     }
     lg_mem_free(got);
@@ -460,8 +456,7 @@ static void write_load(lg_ranks *r) {
 
 /* ---- the trace ---- */
 
-#define TAG_TRACE 11
-#define N_CLOCK   8
+#define N_CLOCK 8
 
 /* How far rank k's clock is ahead of rank 0's: rank 0 asks some times, and the quickest answer counts. */
 static lg_status compare_clocks(lg_ranks *r, uint32_t k, int64_t *ahead_us) {
@@ -469,13 +464,13 @@ static lg_status compare_clocks(lg_ranks *r, uint32_t k, int64_t *ahead_us) {
     for (int i = 0; i < N_CLOCK; i++) {
         uint64_t here = lg_clock_us(), there = 0;
         if (r->comm.rank) {
-            LG_TRY(recv_one(&r->comm, 0, TAG_TRACE, &there, sizeof there));
+            LG_TRY(recv_one(&r->comm, 0, LG_TAG_TRACE, &there, sizeof there));
             here = lg_clock_us();
-            LG_TRY(send_one(&r->comm, 0, TAG_TRACE, &here, sizeof here));
+            LG_TRY(send_one(&r->comm, 0, LG_TAG_TRACE, &here, sizeof here));
             continue;
         }
-        LG_TRY(send_one(&r->comm, k, TAG_TRACE, &there, sizeof there));
-        LG_TRY(recv_one(&r->comm, k, TAG_TRACE, &there, sizeof there));
+        LG_TRY(send_one(&r->comm, k, LG_TAG_TRACE, &there, sizeof there));
+        LG_TRY(recv_one(&r->comm, k, LG_TAG_TRACE, &there, sizeof there));
         uint64_t took = lg_clock_us() - here;
         if (took >= best) continue;
         best = took;
@@ -488,8 +483,8 @@ static lg_status compare_clocks(lg_ranks *r, uint32_t k, int64_t *ahead_us) {
 static lg_status send_spans(lg_ranks *r) {
     const lg_trace *t = r->comm.trace;
     uint64_t n = t->n < LG_TRACE_CAP ? t->n : LG_TRACE_CAP;
-    LG_TRY(send_one(&r->comm, 0, TAG_TRACE, &n, sizeof n));
-    LG_TRY(send_one(&r->comm, 0, TAG_TRACE, t->span, n * sizeof *t->span));
+    LG_TRY(send_one(&r->comm, 0, LG_TAG_TRACE, &n, sizeof n));
+    LG_TRY(send_one(&r->comm, 0, LG_TAG_TRACE, t->span, n * sizeof *t->span));
     return compare_clocks(r, 0, NULL);
 }
 
@@ -505,9 +500,9 @@ static lg_status write_spans(lg_ranks *r, lg_err *err) {
     if (st == LG_OK) lg_trace_file_rank(&f, 0, t->span, (uint32_t)n, 0);
     for (uint32_t k = 1; st == LG_OK && k < r->comm.n_rank; k++) {
         int64_t ahead_us = 0;
-        st = recv_one(&r->comm, k, TAG_TRACE, &n, sizeof n);
+        st = recv_one(&r->comm, k, LG_TAG_TRACE, &n, sizeof n);
         if (st == LG_OK && n > LG_TRACE_CAP) st = lg_comm_lose(&r->comm, "trace: %u", k);
-        if (st == LG_OK) st = recv_one(&r->comm, k, TAG_TRACE, got, n * sizeof *got);
+        if (st == LG_OK) st = recv_one(&r->comm, k, LG_TAG_TRACE, got, n * sizeof *got);
         if (st == LG_OK) st = compare_clocks(r, k, &ahead_us);
         if (st == LG_OK) lg_trace_file_rank(&f, k, got, (uint32_t)n, ahead_us);
     }

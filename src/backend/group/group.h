@@ -24,6 +24,7 @@
 #define LG_BACKEND_GROUP_GROUP_H
 
 #include "backend/backend.h"
+#include "dist/tags.h"
 #include "base/mem.h"
 
 #define LG_ORDER_MAGIC   0x314f474cu /* "LGO1" */
@@ -31,10 +32,6 @@
 #define LG_ORDER_SEQ     24
 #define LG_ORDER_SAMPLED (4 + 2 * LG_MAX_TOP)
 #define LG_ORDER_CMD     (1u << 16) /* words of commands in one message */
-
-#define LG_TAG_ORDER 1
-#define LG_TAG_REPLY 4
-#define LG_TAG_CALL  12 /* both ways */
 
 typedef enum {
     LG_ORDER_NOTE = 1, /* commands only, no step, no reply */
