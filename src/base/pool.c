@@ -24,8 +24,9 @@
 #define SPIN_US                                                                                \
     100 /* how long a thread watches before it sleeps: longer than one thread works alone in a step */
 #define N_MAX   1024 /* threads of a pool */
-#define LINE    64   /* bytes of a cache line */
-#define N_PAUSE 32   /* pauses between two looks at the clock */
+#define N_PART  64 /* runs of tasks: so many places at most that a thread looks at in the end */
+#define LINE    64 /* bytes of a cache line */
+#define N_PAUSE 32 /* pauses between two looks at the clock */
 
 typedef struct worker {
     lg_pool *pool;
@@ -33,23 +34,25 @@ typedef struct worker {
     int thread; /* 1 .. n_thread - 1 */
     int cpu;    /* processor to stay on, or -1 */
     int node;   /* below n_node */
+    int place;  /* among the threads of its node */
 } worker;
 
-/* A node's tasks of the open loop. */
+/* A run of tasks of the open loop: of a node, or of a share of its threads. */
 typedef struct part {
     _Alignas(LINE) _Atomic size_t next; /* first one not handed out */
     size_t end;
 } part;
 
 struct lg_pool {
-    int n_thread, n_started; /* threads with the caller; workers started */
-    int n_node;
+    int n_thread, n_started;            /* threads with the caller; workers started */
+    int n_node, n_on[LG_POOL_MAX_NODE]; /* nodes, and threads on each */
     uint64_t spin_us;
-    lg_pool_body *body; /* of the open loop, with the next three and part */
+    lg_pool_body *body; /* of the open loop, with the next four and part */
     void *ctx;
-    int n_part; /* n_node, or 1 for tasks that belong to no node */
+    int n_group; /* n_node, or 1 for tasks that belong to no node */
+    int n_run;   /* runs of each: 1, or one for each thread or few of them */
     bool own_only;
-    part part[LG_POOL_MAX_NODE];
+    part part[N_PART];                      /* [n_group][n_run] */
     _Alignas(LINE) _Atomic uint32_t state;  /* OPEN | workers inside */
     _Alignas(LINE) _Atomic uint32_t loop;   /* loops published */
     _Alignas(LINE) _Atomic uint32_t n_idle; /* workers about to sleep or asleep */
@@ -88,7 +91,7 @@ static bool watch(_Atomic uint32_t *word, uint32_t value, uint64_t spin_us) {
 }
 
 static void run_part(lg_pool *p, part *of, int thread) {
-    for (;;) {
+    while (atomic_load_explicit(&of->next, memory_order_relaxed) < of->end) {
         size_t task = atomic_fetch_add_explicit(&of->next, 1, memory_order_relaxed);
         if (task >= of->end) return;
         p->body(p->ctx, task, thread);
@@ -96,9 +99,14 @@ static void run_part(lg_pool *p, part *of, int thread) {
 }
 
 static void run_tasks(lg_pool *p, int thread) {
-    int own = p->n_part > 1 ? p->worker[thread].node : 0;
-    int n = thread && p->own_only ? 1 : p->n_part;
-    for (int i = 0; i < n; i++) run_part(p, &p->part[(own + i) % p->n_part], thread);
+    const worker *w = &p->worker[thread];
+    int own = p->n_group > 1 ? w->node : 0, n = thread && p->own_only ? 1 : p->n_group;
+    int run =
+        p->n_group > 1 ? w->place * p->n_run / p->n_on[own] : thread * p->n_run / p->n_thread;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < p->n_run; k++)
+            run_part(p, &p->part[(own + i) % p->n_group * p->n_run + (run + k) % p->n_run],
+                     thread);
 }
 
 /* Take part in the open loop, if there is one. */
@@ -161,6 +169,7 @@ static void number_nodes(lg_pool *p, const int *node) {
         while (i < p->n_node && seen[i] != node[t]) i++;
         if (i == p->n_node && i < LG_POOL_MAX_NODE) seen[p->n_node++] = node[t];
         p->worker[t].node = i < LG_POOL_MAX_NODE ? i : LG_POOL_MAX_NODE - 1;
+        p->worker[t].place = p->n_on[p->worker[t].node]++;
     }
 }
 
@@ -230,20 +239,33 @@ static void finish(lg_pool *p) {
     }
 }
 
-static void run(lg_pool *p, int n_part, const size_t *first, bool own_only, lg_pool_body *body,
-                void *ctx) {
-    size_t n_task = first[n_part];
+/* Runs that the tasks of each of n_group groups are cut into, so that every thread has one where that is not too many. */
+static int n_run_of(const lg_pool *p, int n_group) {
+    int most = 0, cap = N_PART / n_group;
+    for (int i = 0; i < p->n_node; i++)
+        if (p->n_on[i] > most) most = p->n_on[i];
+    if (n_group == 1) most = p->n_thread;
+    return most < cap ? most : cap;
+}
+
+static void run(lg_pool *p, int n_group, const size_t *first, bool own_only, bool stream,
+                lg_pool_body *body, void *ctx) {
+    size_t n_task = first[n_group];
     if (!p || p->n_thread == 1 || n_task <= 1) {
         for (size_t task = 0; task < n_task; task++) body(ctx, task, 0);
         return;
     }
     p->body = body;
     p->ctx = ctx;
-    p->n_part = n_part;
+    p->n_group = n_group;
+    p->n_run = stream ? n_run_of(p, n_group) : 1;
     p->own_only = own_only;
-    for (int i = 0; i < n_part; i++) {
-        atomic_store_explicit(&p->part[i].next, first[i], memory_order_relaxed);
-        p->part[i].end = first[i + 1];
+    for (int i = 0; i < n_group * p->n_run; i++) {
+        int g = i / p->n_run, k = i % p->n_run;
+        size_t n = first[g + 1] - first[g];
+        atomic_store_explicit(&p->part[i].next, first[g] + lg_pool_share(n, k, p->n_run),
+                              memory_order_relaxed);
+        p->part[i].end = first[g] + lg_pool_share(n, k + 1, p->n_run);
     }
     atomic_store_explicit(&p->state, OPEN, memory_order_release);
     atomic_fetch_add(&p->loop, 1);
@@ -255,10 +277,16 @@ static void run(lg_pool *p, int n_part, const size_t *first, bool own_only, lg_p
 
 void lg_pool_run(lg_pool *pool, size_t n_task, lg_pool_body *body, void *ctx) {
     const size_t first[] = {0, n_task};
-    run(pool, 1, first, false, body, ctx);
+    run(pool, 1, first, false, false, body, ctx);
 }
 
 void lg_pool_run_parts(lg_pool *pool, const size_t *first, bool own_only, lg_pool_body *body,
                        void *ctx) {
-    run(pool, lg_pool_n_node(pool), first, own_only, body, ctx);
+    run(pool, lg_pool_n_node(pool), first, own_only, false, body, ctx);
+}
+
+void lg_pool_run_streams(lg_pool *pool, int n_node, const size_t *first, lg_pool_body *body,
+                         void *ctx) {
+    LG_ASSERT(n_node == 1 || n_node == lg_pool_n_node(pool));
+    run(pool, n_node, first, false, true, body, ctx);
 }

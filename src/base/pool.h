@@ -54,6 +54,12 @@ static inline size_t lg_pool_share(size_t n, int node, int n_node) {
 void lg_pool_run_parts(lg_pool *pool, const size_t *first, bool own_only, lg_pool_body *body,
                        void *ctx);
 
+/* For tasks that read memory one after the other: every thread begins with neighbouring tasks of its own (on a machine of
+ * very many, few threads share them) and helps the others when these are done, so that it reads memory in one run, which
+ * processors fetch ahead.  n_node 1: first[0] = 0 and first[1] = n_task, as lg_pool_run; else as lg_pool_run_parts. */
+void lg_pool_run_streams(lg_pool *pool, int n_node, const size_t *first, lg_pool_body *body,
+                         void *ctx);
+
 /* For tests: lg_pool_open with n_thread > 0 threads, where thread t counts as on node node[t] of the system's. */
 lg_status lg_pool_open_nodes(int n_thread, const int *node, lg_pool **pool, lg_err *err);
 

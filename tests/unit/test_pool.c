@@ -190,6 +190,42 @@ static void test_every_task_of_parts_runs_once(void **state) {
     check_parts(NULL, alone, true);
 }
 
+static void check_streams(lg_pool *pool, int n_node, const size_t *first) {
+    size_t n_task = first[n_node];
+    atomic_store(&counter.bad, 0);
+    counter.n_thread = lg_pool_n_thread(pool);
+    for (size_t i = 0; i < n_task; i++) atomic_store(&counter.hit[i], 0);
+    lg_pool_run_streams(pool, n_node, first, count_task, &counter);
+    assert_int_equal(atomic_load(&counter.bad), 0);
+    for (size_t i = 0; i < n_task; i++) assert_int_equal(atomic_load(&counter.hit[i]), 1);
+}
+
+static void test_every_task_of_streams_runs_once(void **state) {
+    (void)state;
+    const size_t sizes[] = {0, 1, 2, 3, 7, 8, 9, 64, 1009, N_MOST};
+    for (int n = 1; n <= 80; n += n < 8 ? 1 : 24) { /* more threads than runs, too */
+        lg_pool *pool;
+        assert_int_equal(lg_pool_open(n, &pool, NULL), LG_OK);
+        for (size_t i = 0; i < LG_COUNT(sizes); i++)
+            check_streams(pool, 1, (const size_t[]){0, sizes[i]});
+        check_loop(pool, 100);
+        lg_pool_close(&pool);
+    }
+    check_streams(NULL, 1, (const size_t[]){0, 100});
+    for (size_t i = 0; i < LG_COUNT(topologies); i++) {
+        lg_pool *pool = open_nodes(i);
+        int n_node = topologies[i].n_node;
+        for (size_t k = 0; k < LG_COUNT(sizes); k++) {
+            size_t first[4] = {0};
+            for (int n = 0; n < n_node; n++)
+                first[n + 1] = first[n] + sizes[(k + (size_t)n) % 9];
+            check_streams(pool, n_node, first);
+            check_streams(pool, 1, (const size_t[]){0, sizes[k]});
+        }
+        lg_pool_close(&pool);
+    }
+}
+
 /* More nodes than are told apart. */
 static void test_many_nodes(void **state) {
     (void)state;
@@ -202,6 +238,7 @@ static void test_many_nodes(void **state) {
     for (size_t k = 0; k <= LG_POOL_MAX_NODE; k++) first[k] = k * 31;
     check_parts(pool, first, true);
     check_parts(pool, first, false);
+    check_streams(pool, LG_POOL_MAX_NODE, first);
     lg_pool_close(&pool);
 }
 
@@ -237,6 +274,32 @@ static void test_a_thread_begins_with_its_node(void **state) {
                 assert_true(f.task[t] < first[topologies[i].n_node]);
                 if (k == empty) continue;
                 assert_true(f.task[t] >= first[k] && f.task[t] < first[k + 1]);
+            }
+        }
+        lg_pool_close(&pool);
+    }
+}
+
+/* Nine tasks for each thread: it begins with the first of its own, wherever its node's are. */
+static void test_a_thread_begins_with_its_own_run(void **state) {
+    (void)state;
+    for (size_t i = 0; i < LG_COUNT(topologies); i++) {
+        lg_pool *pool = open_nodes(i);
+        int n_thread = topologies[i].n_thread, n_node = topologies[i].n_node, most = 0;
+        int n_on[3] = {0};
+        for (int t = 0; t < n_thread; t++)
+            if (++n_on[node_of(i, t)] > most) most = n_on[node_of(i, t)];
+        for (int nodes = 1; nodes <= n_node; nodes += n_node > 1 ? n_node - 1 : 1) {
+            firsts f = {.n_thread = n_thread};
+            int per = nodes > 1 ? most : n_thread, place[3] = {0};
+            size_t first[4] = {0};
+            for (int t = 0; t < 7; t++) f.task[t] = SIZE_MAX;
+            for (int k = 0; k < nodes; k++) first[k + 1] = first[k] + 9 * (size_t)per;
+            lg_pool_run_streams(pool, nodes, first, first_task, &f);
+            for (int t = 0; t < n_thread; t++) {
+                int k = nodes > 1 ? node_of(i, t) : 0;
+                int run = nodes > 1 ? place[k]++ * most / n_on[k] : t;
+                assert_int_equal(f.task[t], first[k] + 9 * (size_t)run);
             }
         }
         lg_pool_close(&pool);
@@ -361,8 +424,10 @@ int main(void) {
         cmocka_unit_test(test_a_body_may_run_a_loop_of_its_own),
         cmocka_unit_test(test_idle_threads_use_no_processor),
         cmocka_unit_test(test_every_task_of_parts_runs_once),
+        cmocka_unit_test(test_every_task_of_streams_runs_once),
         cmocka_unit_test(test_many_nodes),
         cmocka_unit_test(test_a_thread_begins_with_its_node),
+        cmocka_unit_test(test_a_thread_begins_with_its_own_run),
         cmocka_unit_test(test_own_only_leaves_the_rest_to_the_caller),
         cmocka_unit_test(test_node_of_a_processor),
         cmocka_unit_test(test_workers_take_no_signals),

@@ -232,6 +232,10 @@ static inline void lg_cpu_mark(const lg_backend *be, lg_op op) {
 /* Run n_task tasks: on the pool, or on the caller when `macs`, the work of all of them, is small. */
 void lg_cpu_run(lg_backend *be, size_t n_task, uint64_t macs, lg_pool_body *body, void *ctx);
 
+/* The same for tasks of equal work that read memory one after the other (lg_pool_run_streams). */
+void lg_cpu_run_streams(lg_backend *be, size_t n_task, uint64_t macs, lg_pool_body *body,
+                        void *ctx);
+
 /* One region over all tiles of n_job products, which are independent of each other. */
 void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job);
 

@@ -467,9 +467,10 @@ void lg_cpu_gdn_heads(lg_backend *be, uint32_t layer) {
         n_tok -= b->seq[i].n_tok;
     }
     if (n_tok == 0) return;
-    if (n_tok == n_seq && n > at_most) c.n_unit_task = (n + at_most - 1) / at_most;
-    lg_cpu_run(be, (n + c.n_unit_task - 1) / c.n_unit_task, n_tok * vals * cfg->d_k * 3,
-               unit_task, &c);
+    bool one_each = n_tok == n_seq;
+    if (one_each && n > at_most) c.n_unit_task = (n + at_most - 1) / at_most;
+    (one_each ? lg_cpu_run_streams : lg_cpu_run)(be, (n + c.n_unit_task - 1) / c.n_unit_task,
+                                                 n_tok * vals * cfg->d_k * 3, unit_task, &c);
 }
 
 void lg_cpu_gdn_norm(const lg_backend *be, uint32_t layer, size_t r) {

@@ -39,8 +39,8 @@ static void watched_task(void *ctx, size_t task, int thread) {
     w->last_us = now;
 }
 
-/* lg_cpu_run for tasks of which each of n_node nodes has n_task; 1: they belong to none. */
-static void run_nodes(lg_backend *be, size_t n_task, int n_node, uint64_t macs,
+/* lg_cpu_run for tasks of which each of n_node nodes has n_task; 1: they belong to none.  stream: as lg_pool_run_streams. */
+static void run_nodes(lg_backend *be, size_t n_task, int n_node, bool stream, uint64_t macs,
                       lg_pool_body *body, void *ctx) {
     size_t first[LG_POOL_MAX_NODE + 1], n_all = n_task * (size_t)n_node;
     watched w = {be, body, ctx, 0};
@@ -50,16 +50,24 @@ static void run_nodes(lg_backend *be, size_t n_task, int n_node, uint64_t macs,
     }
     if (be->n_thread == 1 || n_all <= 1 || macs < LG_CPU_REGION_MACS) {
         for (size_t i = 0; i < n_all; i++) body(ctx, i, 0);
-    } else if (n_node == 1) {
+    } else if (n_node == 1 && !stream) {
         lg_pool_run(be->pool, n_task, body, ctx);
     } else {
         for (int k = 0; k <= n_node; k++) first[k] = n_task * (size_t)k;
-        lg_pool_run_parts(be->pool, first, false, body, ctx);
+        if (stream)
+            lg_pool_run_streams(be->pool, n_node, first, body, ctx);
+        else
+            lg_pool_run_parts(be->pool, first, false, body, ctx);
     }
 }
 
 void lg_cpu_run(lg_backend *be, size_t n_task, uint64_t macs, lg_pool_body *body, void *ctx) {
-    run_nodes(be, n_task, 1, macs, body, ctx);
+    run_nodes(be, n_task, 1, false, macs, body, ctx);
+}
+
+void lg_cpu_run_streams(lg_backend *be, size_t n_task, uint64_t macs, lg_pool_body *body,
+                        void *ctx) {
+    run_nodes(be, n_task, 1, true, macs, body, ctx);
 }
 
 typedef struct gemm_ctx {
@@ -175,7 +183,7 @@ void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
         cost += panel_cost(&job[i]) * n_panel_of(&job[i]) *
                 ((job[i].n_row + LG_CPU_ROW_BLK - 1) / LG_CPU_ROW_BLK);
     }
-    bool copies = total >= elements * MANY_ROWS && be->kern->qgemm_copies;
+    bool many = total >= elements * MANY_ROWS, copies = many && be->kern->qgemm_copies;
     uint64_t n_per = copies ? TASKS_COPYING : TASKS;
     uint64_t want = cost / ((uint64_t)be->n_thread * n_per);
     if (want < MIN_TASK_MACS) want = MIN_TASK_MACS;
@@ -188,7 +196,7 @@ void lg_cpu_gemm_run(lg_backend *be, lg_cpu_gemm *job, uint32_t n_job) {
         job[i].task0 = c.n_task;
         c.n_task += cut_job(&job[i], most, want);
     }
-    run_nodes(be, c.n_task, c.n_node, total, gemm_task, &c);
+    run_nodes(be, c.n_task, c.n_node, !many, total, gemm_task, &c);
 }
 
 typedef struct residual_ctx {
